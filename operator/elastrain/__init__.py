@@ -1,0 +1,1 @@
+"""elastrain: elastic PyTorch training on Kubernetes, and the command line for it."""
