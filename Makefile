@@ -1,0 +1,47 @@
+# Everything a contributor or a newcomer does; CI runs the same targets.
+SHELL := /bin/bash
+.DELETE_ON_ERROR:
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+LOCK := uv pip compile -q --generate-hashes --no-emit-index-url --no-header --python-version 3.11
+
+.PHONY: help setup lock generate lint types unit test demo clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
+
+demo: setup  ## train the example on a Kubernetes cluster (KUBECONFIG's, or one started on this machine)
+	$(BIN)/python -m tests.cluster.demo
+
+test: setup lint types unit chart apiserver cluster  ## run every check and test
+	@echo "all checks and tests passed"
+
+setup: $(VENV)/.ready  ## make the virtual environment from the pinned requirements
+
+$(VENV)/.ready: requirements/dev.txt requirements/trainer.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q uv
+	$(BIN)/uv pip install -q --python $(BIN)/python --require-hashes -r requirements/dev.txt
+	$(BIN)/uv pip install -q --python $(BIN)/python --require-hashes -r requirements/trainer.txt
+	touch $@
+
+lock:  ## pin the requirements anew, with hashes
+	$(LOCK) --extra operator --group dev pyproject.toml -o requirements/dev.txt
+	$(LOCK) --extra operator pyproject.toml -o requirements/operator.txt
+	$(LOCK) --extra accelerate trainer_image/pyproject.toml -o requirements/trainer.txt
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+
+types: setup
+	$(BIN)/mypy
+
+unit: setup  ## fast tests, no cluster
+	$(BIN)/pytest tests/unit tests/property tests/faults tests/agent
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

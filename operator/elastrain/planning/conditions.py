@@ -1,0 +1,201 @@
+"""From what was decided to what people read: the conditions, and the phase that is derived from them.
+
+Conditions carry the truth. The phase is one word for people and is never read by a decision, but for the
+booking of time in `goodput`, which asks what people were told.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from elastrain.api import Condition, ConditionType, Phase, Reason, TrainJob, TrainJobStatus
+from elastrain.planning.lifecycle import End, describe
+from elastrain.planning.membership import RoundReason
+from elastrain.planning.observed import AgentState, Observed, Pod, PodPhase
+from elastrain.planning.seats import Seats
+from elastrain.planning.troubles import Diagnosis
+
+_PHASES = {
+    Reason.TRAINING: Phase.RUNNING,
+    Reason.STARTING: Phase.STARTING,
+    Reason.SCALING: Phase.SCALING,
+    Reason.RECOVERING: Phase.RECOVERING,
+    Reason.SUSPENDING: Phase.SUSPENDED,
+    Reason.SUSPENDED: Phase.SUSPENDED,
+}
+
+_OBSTACLES = {
+    "Unschedulable": Reason.UNSCHEDULABLE,
+    "SchedulingGated": Reason.UNSCHEDULABLE,
+    "ErrImagePull": Reason.IMAGE_PULL_FAILED,
+    "ImagePullBackOff": Reason.IMAGE_PULL_FAILED,
+    "InvalidImageName": Reason.IMAGE_PULL_FAILED,
+    "ErrImageNeverPull": Reason.IMAGE_PULL_FAILED,
+    "RegistryUnavailable": Reason.IMAGE_PULL_FAILED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """Whether a round trains, and why not."""
+
+    training: bool
+    reason: Reason
+    message: str
+
+
+def activity(
+    job: TrainJob, status: TrainJobStatus, seats: Seats, diagnosis: Diagnosis, observed: Observed
+) -> Activity:
+    """Return what the job is doing.
+
+    Args:
+        job: the job as it was.
+        status: its status with the round decided on just now, if any.
+        seats: its pods by index.
+        diagnosis: what is wrong with the round that was.
+        observed: what is known of the surroundings.
+
+    """
+    if job.spec.suspend:
+        left = len([pod for pod in observed.pods if not pod.ended])
+        if left:
+            return Activity(False, Reason.SUSPENDING, f"waiting for {left} pods to stop")
+        return Activity(False, Reason.SUSPENDED, "spec.suspend is true")
+    current = status.round
+    begun = current is not None and bool(current.members)
+    fresh = begun and current != job.status.round
+    if begun and current and not fresh and not diagnosis.broken and _all_train(job, observed):
+        nodes, size = len(current.members), current.world_size
+        return Activity(True, Reason.TRAINING, f"round {current.number} trains on {nodes} nodes, world size {size}")
+    missing = any(seat.pod is None for seat in seats.wanted)
+    if observed.refusal and missing:
+        return Activity(False, Reason(observed.refusal.reason), observed.refusal.message)
+    why = _obstacle(seats)
+    if fresh or (begun and not diagnosis.broken):
+        assert current is not None
+        return Activity(False, _forming(current.reason), f"round {current.number} ({current.reason}) is forming")
+    if diagnosis.broken or (diagnosis.cause and begun):
+        text = describe(diagnosis.cause) if diagnosis.cause else "a worker failed"
+        return Activity(False, Reason.RECOVERING, "; ".join(filter(None, [text, why and why[1]])))
+    if why:
+        return Activity(False, *why)
+    ready, wanted = len(seats.eligible), len(seats.wanted)
+    running = all(seat.pod and seat.pod.phase is PodPhase.RUNNING for seat in seats.wanted)
+    text = f"{ready} of {wanted} nodes are ready"
+    if diagnosis.cause:
+        text += f"; {describe(diagnosis.cause)}"
+    return Activity(False, Reason.STARTING if running else Reason.PODS_PENDING, text)
+
+
+def _all_train(job: TrainJob, observed: Observed) -> bool:
+    """Return whether every member runs the round; what is not known yet stays as it was on record."""
+    current = job.status.round
+    assert current is not None
+    before = _condition(job.status, ConditionType.RUNNING)
+    trained = before is not None and before.status == "True"
+    uids = {pod.name: pod.uid for pod in observed.pods}
+    for name in current.members:
+        agent = observed.agents.get(uids.get(name, ""))
+        if agent is None:
+            if not trained:
+                return False
+        elif agent.round != current.number or agent.state not in (AgentState.RUNNING, AgentState.FINISHED):
+            return False
+    return True
+
+
+def _forming(reason: str) -> Reason:
+    if reason in (RoundReason.START, RoundReason.RESUMED):
+        return Reason.STARTING
+    if reason in (RoundReason.NODES_ADDED, RoundReason.NODES_REMOVED, RoundReason.TEMPLATE_CHANGED):
+        return Reason.SCALING
+    return Reason.RECOVERING
+
+
+def _obstacle(seats: Seats) -> tuple[Reason, str] | None:
+    stuck: list[Pod] = [seat.pod for seat in seats.wanted if seat.pod and seat.pod.obstacle]
+    if not stuck:
+        return None
+    # What a person has to mend (an image's name) is told before what the cluster may mend by itself.
+    first = min(stuck, key=lambda pod: (pod.obstacle is not None and pod.obstacle.reason == "Unschedulable", pod.index))
+    assert first.obstacle is not None
+    others = f" (and {len(stuck) - 1} more pods)" if len(stuck) > 1 else ""
+    text = f"pod {first.name}: {first.obstacle.reason}: {first.obstacle.message}{others}"
+    return _OBSTACLES.get(first.obstacle.reason, Reason.PODS_PENDING), text
+
+
+def conditions(
+    job: TrainJob, doing: Activity, end: End | None, training: int, now: datetime
+) -> tuple[Condition, ...]:
+    """Return all conditions of the job; the time of transition moves only where the status does.
+
+    Args:
+        job: the job as it was.
+        doing: what it is doing.
+        end: its end, if it came just now.
+        training: how many nodes train.
+        now: the present moment.
+
+    """
+    wanted = job.spec.wanted_nodes
+    few = doing.training and training < wanted
+    suspended = doing.reason is Reason.SUSPENDED
+    ended = (end.reason, end.message) if end else (Reason.NOT_FINISHED, "")
+    running = doing.training and not end
+    rows = [
+        (ConditionType.SUSPENDED, suspended and not end, *((doing.reason, doing.message) if suspended else (Reason.NOT_SUSPENDED, ""))),
+        (ConditionType.RUNNING, running, *(ended if end else (doing.reason, doing.message))),
+        (
+            ConditionType.DEGRADED,
+            few and not end,
+            *((Reason.FEWER_NODES, f"training on {training} of {wanted} nodes") if few and not end else (Reason.AS_WANTED, "")),
+        ),
+        (ConditionType.COMPLETE, bool(end and end.complete), *(ended if end and end.complete else (Reason.NOT_FINISHED, ""))),
+        (ConditionType.FAILED, bool(end and not end.complete), *(ended if end and not end.complete else (Reason.NOT_FAILED, ""))),
+    ]
+    return tuple(_updated(job, type_, value, reason, message, now) for type_, value, reason, message in rows)
+
+
+def _updated(
+    job: TrainJob, type_: ConditionType, value: bool, reason: Reason, message: str, now: datetime
+) -> Condition:
+    before = _condition(job.status, type_)
+    status = "True" if value else "False"
+    since = before.last_transition_time if before and before.status == status else now
+    return Condition(
+        type=type_,
+        status=status,
+        reason=reason,
+        message=message[:1024],
+        observed_generation=job.metadata.generation,
+        last_transition_time=since,
+    )
+
+
+def _condition(status: TrainJobStatus, type_: ConditionType) -> Condition | None:
+    return next((c for c in status.conditions if c.type is type_), None)
+
+
+def running_reason(status: TrainJobStatus) -> str | None:
+    """Return the reason of the Running condition on record."""
+    running = _condition(status, ConditionType.RUNNING)
+    return running.reason if running else None
+
+
+def below_minimum_since(job: TrainJob) -> datetime | None:
+    """Return since when no round has trained though the job is not suspended; None while one trains."""
+    running = _condition(job.status, ConditionType.RUNNING)
+    suspended = _condition(job.status, ConditionType.SUSPENDED)
+    if running is None or running.status == "True" or (suspended and suspended.status == "True"):
+        return None
+    times = [c.last_transition_time for c in (running, suspended) if c and c.last_transition_time]
+    return max(times, default=None)
+
+
+def phase(doing: Activity, end: End | None) -> Phase:
+    """Return the one word for people."""
+    if end:
+        return Phase.COMPLETE if end.complete else Phase.FAILED
+    return _PHASES.get(doing.reason, Phase.PENDING)
