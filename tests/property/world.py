@@ -115,7 +115,10 @@ class World:
     def _record(self, status: TrainJobStatus) -> None:
         before = self.job.status.round
         self.job = TrainJob.model_validate(
-            {**self.job.model_dump(mode="json", by_alias=True), "status": status.model_dump(mode="json", by_alias=True)}
+            {
+                **self.job.model_dump(mode="json", by_alias=True),
+                "status": status.model_dump(mode="json", by_alias=True),
+            }
         )
         after = status.round
         if after and after.members and after != before:
@@ -131,7 +134,13 @@ class World:
                 if name not in self.pods:
                     self.created.append(name)
                     self.pods[name] = Pod(
-                        name, f"uid-{next(iter(self._uids))}", index, attempt, self._hash(), PodPhase.PENDING, self.now
+                        name,
+                        f"uid-{next(iter(self._uids))}",
+                        index,
+                        attempt,
+                        self._hash(),
+                        PodPhase.PENDING,
+                        self.now,
                     )
             case DeletePod(name, uid):
                 if name in self.pods and self.pods[name].uid == uid:
@@ -175,8 +184,15 @@ class World:
         """Somebody deletes the pod."""
         self.pods[name] = replace(self.pods[name], deleting=True)
 
-    def end_pod(self, name: str, code: int, *, reason: str = "Error", outcome: str | None = None,
-                disruption: str | None = None) -> None:
+    def end_pod(
+        self,
+        name: str,
+        code: int,
+        *,
+        reason: str = "Error",
+        outcome: str | None = None,
+        disruption: str | None = None,
+    ) -> None:
         pod = self.pods[name]
         agent = self.agents.pop(pod.uid, None)
         phase = PodPhase.SUCCEEDED if code == 0 else PodPhase.FAILED

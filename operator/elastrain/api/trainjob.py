@@ -139,11 +139,14 @@ class TrainJobSpec(Model):
     """What a training job should be."""
 
     nodes: Count = Field(1, description="Pods wanted; may be changed at any time.")
-    min_nodes: Count | None = Field(None, description="Fewest pods that may train; absent: as spec.nodes, and follows it.")
+    min_nodes: Count | None = Field(
+        None, description="Fewest pods that may train; absent: as spec.nodes, and follows it."
+    )
     max_nodes: Count | None = Field(None, description="Upper bound for scaling.")
     node_multiple: Count = Field(1, description="Node counts must be a multiple of this.")
     procs_per_node: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] = Field(
-        "auto", description="torchrun processes in a pod; auto: the accelerators that the trainer asks for, else 1."
+        "auto",
+        description="torchrun processes in a pod; auto: the accelerators that the trainer asks for, else 1.",
     )
     template: PodTemplate = Field(description="The pods, with a container named trainer.")
     global_batch_size: Annotated[int, Field(ge=1)] | None = Field(
@@ -160,7 +163,9 @@ class TrainJobSpec(Model):
     start_timeout_seconds: Seconds | None = Field(
         None, description="Longest time below minNodes before the job fails, not counting suspension."
     )
-    ttl_seconds_after_finished: NonNegativeSeconds | None = Field(None, description="Delete the job this long after its end.")
+    ttl_seconds_after_finished: NonNegativeSeconds | None = Field(
+        None, description="Delete the job this long after its end."
+    )
     clean_pod_policy: CleanPodPolicy = Field(CleanPodPolicy.RUNNING, description="Which pods go when the job ends.")
     managed_by: Annotated[str, Field(min_length=1, max_length=63)] | None = Field(
         None, description="Another controller owns this job; immutable."

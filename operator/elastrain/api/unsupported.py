@@ -14,7 +14,11 @@ _FIELDS: tuple[tuple[str, Callable[[TrainJobSpec], bool], str], ...] = (
         lambda s: s.scheduling.gang not in (Gang.AUTO, Gang.NONE),
         "pods are scheduled one by one",
     ),
-    ("spec.scaling.mode", lambda s: s.scaling.mode is ScalingMode.IN_PLACE, "every change of size restarts the workers"),
+    (
+        "spec.scaling.mode",
+        lambda s: s.scaling.mode is ScalingMode.IN_PLACE,
+        "every change of size restarts the workers",
+    ),
     (
         "spec.failurePolicy.hangSeconds",
         lambda s: s.failure_policy.hang_seconds != "auto",

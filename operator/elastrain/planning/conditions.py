@@ -45,9 +45,7 @@ class Activity:
     message: str
 
 
-def activity(
-    job: TrainJob, status: TrainJobStatus, seats: Seats, diagnosis: Diagnosis, observed: Observed
-) -> Activity:
+def activity(job: TrainJob, status: TrainJobStatus, seats: Seats, diagnosis: Diagnosis, observed: Observed) -> Activity:
     """Return what the job is doing.
 
     Args:
@@ -81,6 +79,8 @@ def activity(
         return Activity(False, Reason.RECOVERING, "; ".join(filter(None, [text, why and why[1]])))
     if why:
         return Activity(False, *why)
+    if current is not None and current.reason == RoundReason.TEMPLATE_CHANGED:
+        return Activity(False, Reason.SCALING, "the pods are replaced: the template changed")
     ready, wanted = len(seats.eligible), len(seats.wanted)
     running = all(seat.pod and seat.pod.phase is PodPhase.RUNNING for seat in seats.wanted)
     text = f"{ready} of {wanted} nodes are ready"
@@ -119,16 +119,17 @@ def _obstacle(seats: Seats) -> tuple[Reason, str] | None:
     if not stuck:
         return None
     # What a person has to mend (an image's name) is told before what the cluster may mend by itself.
-    first = min(stuck, key=lambda pod: (pod.obstacle is not None and pod.obstacle.reason == "Unschedulable", pod.index))
+    first = min(
+        stuck,
+        key=lambda pod: (pod.obstacle is not None and pod.obstacle.reason == "Unschedulable", pod.index),
+    )
     assert first.obstacle is not None
     others = f" (and {len(stuck) - 1} more pods)" if len(stuck) > 1 else ""
     text = f"pod {first.name}: {first.obstacle.reason}: {first.obstacle.message}{others}"
     return _OBSTACLES.get(first.obstacle.reason, Reason.PODS_PENDING), text
 
 
-def conditions(
-    job: TrainJob, doing: Activity, end: End | None, training: int, now: datetime
-) -> tuple[Condition, ...]:
+def conditions(job: TrainJob, doing: Activity, end: End | None, training: int, now: datetime) -> tuple[Condition, ...]:
     """Return all conditions of the job; the time of transition moves only where the status does.
 
     Args:
@@ -145,15 +146,31 @@ def conditions(
     ended = (end.reason, end.message) if end else (Reason.NOT_FINISHED, "")
     running = doing.training and not end
     rows = [
-        (ConditionType.SUSPENDED, suspended and not end, *((doing.reason, doing.message) if suspended else (Reason.NOT_SUSPENDED, ""))),
+        (
+            ConditionType.SUSPENDED,
+            suspended and not end,
+            *((doing.reason, doing.message) if suspended else (Reason.NOT_SUSPENDED, "")),
+        ),
         (ConditionType.RUNNING, running, *(ended if end else (doing.reason, doing.message))),
         (
             ConditionType.DEGRADED,
             few and not end,
-            *((Reason.FEWER_NODES, f"training on {training} of {wanted} nodes") if few and not end else (Reason.AS_WANTED, "")),
+            *(
+                (Reason.FEWER_NODES, f"training on {training} of {wanted} nodes")
+                if few and not end
+                else (Reason.AS_WANTED, "")
+            ),
         ),
-        (ConditionType.COMPLETE, bool(end and end.complete), *(ended if end and end.complete else (Reason.NOT_FINISHED, ""))),
-        (ConditionType.FAILED, bool(end and not end.complete), *(ended if end and not end.complete else (Reason.NOT_FAILED, ""))),
+        (
+            ConditionType.COMPLETE,
+            bool(end and end.complete),
+            *(ended if end and end.complete else (Reason.NOT_FINISHED, "")),
+        ),
+        (
+            ConditionType.FAILED,
+            bool(end and not end.complete),
+            *(ended if end and not end.complete else (Reason.NOT_FAILED, "")),
+        ),
     ]
     return tuple(_updated(job, type_, value, reason, message, now) for type_, value, reason, message in rows)
 

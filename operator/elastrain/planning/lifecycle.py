@@ -53,7 +53,11 @@ def completion(job: TrainJob, observed: Observed) -> End | None:
     if not done:
         return None
     nodes = len(current.members)
-    return End(True, Reason.FINISHED, f"all workers of round {current.number} ended with exit code 0 on {nodes} nodes")
+    return End(
+        True,
+        Reason.FINISHED,
+        f"all workers of round {current.number} ended with exit code 0 on {nodes} nodes",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +95,11 @@ def _verdict(job: TrainJob, cause: Trouble, counted: int) -> End | None:
     limit = job.spec.failure_policy.max_failures
     if counted <= limit:
         return None
-    return End(False, Reason.MAX_FAILURES_EXCEEDED, f"{counted} failures, {limit} allowed; the last: {describe(cause)}")
+    return End(
+        False,
+        Reason.MAX_FAILURES_EXCEEDED,
+        f"{counted} failures, {limit} allowed; the last: {describe(cause)}",
+    )
 
 
 def describe(cause: Trouble) -> str:

@@ -15,13 +15,14 @@ from elastrain.api import RoundStatus, TrainJob
 from elastrain.planning.actions import Endpoint, Member, Round
 from elastrain.planning.observed import Observed, Pod
 from elastrain.planning.seats import Seat, Seats
-from elastrain.planning.troubles import TEMPLATE_CHANGED, Cost, Diagnosis, retry_at
+from elastrain.planning.troubles import Cost, Diagnosis, retry_at
 
 
 class RoundReason(StrEnum):
     """Why a round was begun (`status.round.reason`)."""
 
     START = "Start"
+    SUSPENDED = "Suspended"  # of a round that was dissolved
     RESUMED = "Resumed"
     NODES_ADDED = "NodesAdded"
     NODES_REMOVED = "NodesRemoved"
@@ -38,9 +39,7 @@ class Proposal:
     until: datetime | None = None
 
 
-def propose(
-    job: TrainJob, seats: Seats, diagnosis: Diagnosis, now: datetime, resumed: bool
-) -> Proposal:
+def propose(job: TrainJob, seats: Seats, diagnosis: Diagnosis, now: datetime) -> Proposal:
     """Return the round that should follow the present one, if one is due now.
 
     Args:
@@ -48,7 +47,6 @@ def propose(
         seats: its pods by index.
         diagnosis: what is wrong with the present round.
         now: the present moment.
-        resumed: whether the job was suspended before.
 
     """
     chosen = _choose(job, seats)
@@ -59,7 +57,7 @@ def propose(
         reason = _change(seats, chosen, members)
         due = _settled(job, seats, chosen, grown=True) if reason is RoundReason.NODES_ADDED else None
     else:
-        reason = _reason(diagnosis, resumed)
+        reason = _reason(job, diagnosis)
         due = _due(job, seats, chosen, diagnosis)
     if reason is None or (due and due > now):
         return Proposal(until=due)
@@ -75,6 +73,22 @@ def _change(seats: Seats, chosen: tuple[Seat, ...], members: tuple[str, ...]) ->
     if surplus & set(members):
         return RoundReason.NODES_REMOVED
     return RoundReason.NODES_ADDED if len(chosen) > len(members) else None
+
+
+def dissolved(current: RoundStatus | None, reason: RoundReason) -> RoundStatus | None:
+    """Return the round as it is on record when its members were sent away on purpose.
+
+    The number stays, the members go: whoever comes back is not one of them.
+    """
+    if current is None or not current.members:
+        return current
+    return current.model_copy(update={"members": (), "reason": reason})
+
+
+def has_outdated_members(job: TrainJob, seats: Seats) -> bool:
+    """Return whether a member was made from another template than the job's present one."""
+    members = job.status.round.members if job.status.round else ()
+    return any(pod.name in members and seats.outdated(pod) for pod in seats.live)
 
 
 def _choose(job: TrainJob, seats: Seats) -> tuple[Seat, ...] | None:
@@ -109,13 +123,15 @@ def _settled(job: TrainJob, seats: Seats, chosen: tuple[Seat, ...], *, grown: bo
     return start + timedelta(seconds=job.spec.scaling.settle_seconds)
 
 
-def _reason(diagnosis: Diagnosis, resumed: bool) -> RoundReason:
-    cause = diagnosis.cause
-    if cause is None:
-        return RoundReason.RESUMED if resumed else RoundReason.START
-    if cause.cost is not Cost.LOSS:
+def _reason(job: TrainJob, diagnosis: Diagnosis) -> RoundReason:
+    cause, before = diagnosis.cause, job.status.round
+    if cause and cause.cost is not Cost.LOSS:
         return RoundReason.WORKER_FAILED
-    return RoundReason.TEMPLATE_CHANGED if cause.reason == TEMPLATE_CHANGED else RoundReason.POD_LOST
+    if cause:
+        return RoundReason.POD_LOST
+    if before is None:
+        return RoundReason.START
+    return RoundReason.TEMPLATE_CHANGED if before.reason == RoundReason.TEMPLATE_CHANGED else RoundReason.RESUMED
 
 
 def _round(job: TrainJob, chosen: tuple[Seat, ...], reason: RoundReason, now: datetime) -> RoundStatus:

@@ -20,7 +20,7 @@ from elastrain.planning.conditions import (
 )
 from elastrain.planning.goodput import accounted
 from elastrain.planning.lifecycle import Account, End, account, after_end, completion, deadlines, is_finished
-from elastrain.planning.membership import propose, published
+from elastrain.planning.membership import RoundReason, dissolved, has_outdated_members, propose, published
 from elastrain.planning.observed import Observed
 from elastrain.planning.progress import checkpointed, progressed
 from elastrain.planning.seats import Seats, seats_of
@@ -86,10 +86,10 @@ def _round(
     if end:
         return current, None
     if job.spec.suspend:
-        # The number stays on record, the members go: whoever comes back is not one of them.
-        return (current.model_copy(update={"members": ()}) if current else None), None
-    resumed = current is not None and not current.members
-    proposal = propose(job, seats, diagnosis, now, resumed)
+        return dissolved(current, RoundReason.SUSPENDED), None
+    if has_outdated_members(job, seats):
+        return dissolved(current, RoundReason.TEMPLATE_CHANGED), None
+    proposal = propose(job, seats, diagnosis, now)
     return proposal.round or current, proposal.until
 
 
@@ -117,7 +117,8 @@ def _status(
     end: End | None,
     now: datetime,
 ) -> TrainJobStatus:
-    training = len(current.members) if doing.training and current and not end else 0
+    members = current.members if current else ()
+    training = len(members) if doing.training and not end else 0
     first = now if doing.training else None
     return job.status.model_copy(
         update={
@@ -126,7 +127,7 @@ def _status(
             "conditions": conditions(job, doing, end, training, now),
             "replicas": len(seats.live),
             "selector": f"elastrain.dev/job={job.metadata.name}",
-            "nodes": NodeCounts(wanted=len(seats.wanted), ready=len(seats.eligible), training=training),
+            "nodes": NodeCounts(wanted=len(seats.wanted), ready=seats.ready(members), training=training),
             "round": current,
             "progress": progressed(job, observed, end is not None and end.complete),
             "checkpoint": checkpointed(job, observed),
@@ -150,11 +151,19 @@ def _events(
         for sentence in unsupported(job.spec):
             tell(EventType.WARNING, "FieldWithoutEffect", sentence)
     if books.news:
-        tell(EventType.WARNING, str(books.news.reason), str(status.last_failure and status.last_failure.message))
+        tell(
+            EventType.WARNING,
+            str(books.news.reason),
+            str(status.last_failure and status.last_failure.message),
+        )
     if status.round and status.round != before.round and status.round.members:
         members = ", ".join(status.round.members[:8]) + (" ..." if len(status.round.members) > 8 else "")
         size = f"{len(status.round.members)} nodes, world size {status.round.world_size}"
-        tell(EventType.NORMAL, "RoundPublished", f"round {status.round.number} ({status.round.reason}): {size}: {members}")
+        tell(
+            EventType.NORMAL,
+            "RoundPublished",
+            f"round {status.round.number} ({status.round.reason}): {size}: {members}",
+        )
     if end:
         kind = EventType.NORMAL if end.complete else EventType.WARNING
         tell(kind, "Complete" if end.complete else "Failed", f"{end.reason}: {end.message}")

@@ -56,6 +56,15 @@ class Seats:
         """The wanted seats whose pod may be a member of the next round."""
         return tuple(s for s in self.wanted if s.pod and s.available and not self.outdated(s.pod))
 
+    def ready(self, members: tuple[str, ...]) -> int:
+        """Return how many wanted pods could take part in a round, or do.
+
+        A member that runs counts also while its agent has not been heard since this operator began.
+        """
+        running = [s.pod for s in self.wanted if s.pod and s.pod.phase is PodPhase.RUNNING]
+        eligible = {s.pod.name for s in self.eligible if s.pod}
+        return sum(pod.name in eligible or pod.name in members for pod in running)
+
 
 def seats_of(job: TrainJob, observed: Observed) -> Seats:
     """Return the seats of a job.

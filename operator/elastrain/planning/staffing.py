@@ -29,9 +29,7 @@ class Staffing:
     until: datetime | None = None
 
 
-def staffing(
-    job: TrainJob, current: RoundStatus | None, seats: Seats, observed: Observed, now: datetime
-) -> Staffing:
+def staffing(job: TrainJob, current: RoundStatus | None, seats: Seats, observed: Observed, now: datetime) -> Staffing:
     """Return how the pods of a job that is neither suspended nor finished should change.
 
     Args:
@@ -64,9 +62,7 @@ def dismissal(observed: Observed) -> Staffing:
     return Staffing(tuple(DeletePod(pod.name, pod.uid) for pod in standing), leaving)
 
 
-def _creations(
-    job: TrainJob, seats: Seats, observed: Observed, now: datetime
-) -> tuple[list[Action], list[datetime]]:
+def _creations(job: TrainJob, seats: Seats, observed: Observed, now: datetime) -> tuple[list[Action], list[datetime]]:
     refusal = observed.refusal
     if refusal:
         if refusal.permanent and refusal.generation == job.metadata.generation:

@@ -16,14 +16,14 @@ from elastrain.planning.observed import AgentState, Exit, Observed, Pod
 from elastrain.planning.seats import Seats
 
 GATHER = timedelta(seconds=3)
-"""How long the cause is looked for while some members have not ended: they may hang in a collective."""
+"""How long the cause is looked for while all that is known are broken connections and somebody is silent."""
 
 FREE_EXIT_REASONS = frozenset({"StartError", "ContainerStatusUnknown", "CreateContainerError"})
 """Reasons of the kubelet for a container that ended without having run the script."""
 
 
-TEMPLATE_CHANGED = "TemplateChanged"
-"""The reason of a loss that is the planner's own doing."""
+PEER_LOST = "PeerLost"
+"""The reason of a failure that is the consequence of another member's end."""
 
 
 class Cost(StrEnum):
@@ -102,10 +102,9 @@ def diagnose(job: TrainJob, seats: Seats, observed: Observed, now: datetime) -> 
             idle.append(name)
     if not troubles:
         return _newcomers(job, seats, now)
-    lost = any(t.cost is Cost.LOSS for t in troubles)
     silent = len(current.members) - len(troubles) - len(idle)
     first = min(t.time for t in troubles)
-    if silent and not lost and now < first + GATHER:
+    if silent and all(t.reason == PEER_LOST for t in troubles) and now < first + GATHER:
         return Diagnosis(broken=True, until=first + GATHER)
     return Diagnosis(broken=True, cause=_cause(troubles, idle), round=current.number)
 
@@ -149,7 +148,7 @@ def _cause(troubles: list[Trouble], idle: list[str]) -> Trouble:
     losses = [t for t in by_time if t.cost is Cost.LOSS]
     if losses:
         return losses[0]
-    primary = [t for t in by_time if t.reason != "PeerLost"]
+    primary = [t for t in by_time if t.reason != PEER_LOST]
     if primary:
         # A failure of the script beats one of the infrastructure that came with it.
         return min(primary, key=lambda t: (t.cost is Cost.FREE, t.time))
@@ -176,9 +175,6 @@ def _trouble(
         return Trouble(name, None, now, "PodLost", f"pod {name} is gone", Cost.LOSS)
     if pod.ended and not pod.deleting:
         return _ended(pod, policy, number, now)
-    if pod.deleting and pod.template_hash != observed.template_hash:
-        text = f"pod {name} is replaced: the template changed"
-        return Trouble(name, pod.node, now, TEMPLATE_CHANGED, text, Cost.LOSS)
     if pod.deleting:
         why = pod.disruption or "deleted"
         return Trouble(name, pod.node, now, "PodLost", f"pod {name} is being deleted ({why})", Cost.LOSS)
@@ -232,7 +228,7 @@ def _exit_cost(policy: FailurePolicy, end: Exit) -> Cost:
 def _cost(policy: FailurePolicy, reason: str, exit_code: int | None) -> Cost:
     if reason == "InvalidArguments" or exit_code in policy.fatal_exit_codes:
         return Cost.FATAL
-    if reason in ("PeerLost", "RendezvousFailed") or exit_code in policy.free_exit_codes:
+    if reason in (PEER_LOST, "RendezvousFailed") or exit_code in policy.free_exit_codes:
         return Cost.FREE
     return Cost.COUNTED
 

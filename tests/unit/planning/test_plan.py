@@ -3,9 +3,9 @@
 from datetime import timedelta
 
 import pytest
-from elastrain.planning import AgentState, DeletePod, Obstacle, PodPhase, Refusal
-
 from tests.property.world import World, replace
+
+from elastrain.planning import AgentState, DeletePod, Obstacle, PodPhase, Refusal
 
 
 def started(**spec: object) -> World:
@@ -33,7 +33,11 @@ def test_first_round_waits_for_all_wanted_pods() -> None:
     current = world.job.status.round
     assert current is not None
     assert (current.number, current.members, current.world_size, current.reason) == (
-        1, ("job-0-0", "job-1-0"), 2, "Start")
+        1,
+        ("job-0-0", "job-1-0"),
+        2,
+        "Start",
+    )
     assert world.job.status.phase == "Starting"
     assert world.directive.round is not None
     assert world.directive.round.rendezvous.host == "job-0-0.job.default.svc"
@@ -46,7 +50,11 @@ def test_running_when_all_members_run() -> None:
     assert world.condition("Running") == ("True", "Training")
     assert world.condition("Degraded") == ("False", "AsWanted")
     assert world.job.status.start_time is not None
-    assert (world.job.status.nodes.wanted, world.job.status.nodes.ready, world.job.status.nodes.training) == (2, 2, 2)
+    assert (world.job.status.nodes.wanted, world.job.status.nodes.ready, world.job.status.nodes.training) == (
+        2,
+        2,
+        2,
+    )
 
 
 def test_min_nodes_start_after_settling() -> None:
@@ -87,7 +95,13 @@ def test_worker_failure_is_counted_and_followed_by_a_round_of_the_same_pods() ->
     world.look()
     failure = world.job.status.last_failure
     assert failure is not None
-    assert (failure.pod, failure.node, failure.rank, failure.exit_code, failure.round) == ("job-1-0", "n1", 0, 1, 1)
+    assert (failure.pod, failure.node, failure.rank, failure.exit_code, failure.round) == (
+        "job-1-0",
+        "n1",
+        0,
+        1,
+        1,
+    )
     world.settle()
     assert world.job.status.failures.counted == 1
     assert world.job.status.round.number == 2
@@ -242,7 +256,9 @@ def test_created_suspended_makes_no_pods() -> None:
     world.edit(suspend=False)
     world.settle()
     assert world.created
-    assert world.condition("Failed")[1] == "ActiveDeadlineExceeded"  # settle lets all time pass, from the first round on
+    assert (
+        world.condition("Failed")[1] == "ActiveDeadlineExceeded"
+    )  # settle lets all time pass, from the first round on
     assert world.job.status.start_time is not None
 
 
@@ -365,9 +381,12 @@ def test_a_permanent_refusal_waits_for_an_edit() -> None:
 def test_a_template_edit_replaces_the_pods_without_a_failure() -> None:
     world = started(nodes=2)
     template = {"spec": {"containers": [{"name": "trainer", "image": "trainer:2"}]}}
+    before = {pod.uid for pod in world.pods.values()}
     world.edit(template=template)
     world.settle()
-    assert world.training == ("job-0-1", "job-1-1")
+    assert len(world.training) == 2
+    assert not before & {pod.uid for pod in world.pods.values()}
+    assert {pod.template_hash for pod in world.pods.values()} == {world.observed().template_hash}
     assert world.job.status.round.reason == "TemplateChanged"
     assert world.job.status.failures.counted == 0
 
