@@ -40,6 +40,9 @@ class UnknownJob(LookupError):
 class Closing(Exception):
     """The coordinator is being shut down."""
 
+    def __str__(self) -> str:
+        return "this replica is being shut down"
+
 
 @dataclass(slots=True, eq=False)
 class _Poll:

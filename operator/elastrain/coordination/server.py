@@ -195,7 +195,7 @@ async def _as_json(request: web.Request, handler: Handler) -> web.StreamResponse
     except messages.NotAMessage as error:
         return _error(Refused(HTTPStatus.BAD_REQUEST, str(error)))
     except (ReviewUnavailable, Closing) as error:
-        sentence = f"{error or 'this replica is being shut down'}; ask again"
+        sentence = f"{error}; ask again"
         return _error(Refused(HTTPStatus.SERVICE_UNAVAILABLE, sentence, retry_after=1))
     except web.HTTPRequestEntityTooLarge:
         sentence = f"the body is larger than {messages.BODY_BYTES} bytes; send less"
