@@ -32,6 +32,9 @@ lock:  ## pin the requirements anew, with hashes
 	$(LOCK) --extra operator pyproject.toml -o requirements/operator.txt
 	$(LOCK) --extra accelerate trainer_image/pyproject.toml -o requirements/trainer.txt
 
+generate: setup  ## write what is generated from the models: the CRD and the chart's copy of it
+	PYTHONPATH=operator $(BIN)/python -m elastrain crd > crds/elastrain.dev_trainjobs.yaml
+
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

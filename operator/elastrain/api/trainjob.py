@@ -153,8 +153,8 @@ class TrainJobSpec(Model):
         None, description="Samples in one optimizer step, kept constant at every size."
     )
     checkpoint: Checkpoint | None = None
-    scaling: Scaling = Field(default_factory=Scaling)
-    failure_policy: FailurePolicy = Field(default_factory=FailurePolicy)
+    scaling: Scaling = Field(default_factory=Scaling, json_schema_extra={"default": {}})
+    failure_policy: FailurePolicy = Field(default_factory=FailurePolicy, json_schema_extra={"default": {}})
     spares: Annotated[int, Field(ge=0, le=5000)] = Field(0, description="Pods kept warm outside the round.")
     suspend: bool = Field(False, description="No pods while true.")
     active_deadline_seconds: Seconds | None = Field(
@@ -170,7 +170,7 @@ class TrainJobSpec(Model):
     managed_by: Annotated[str, Field(min_length=1, max_length=63)] | None = Field(
         None, description="Another controller owns this job; immutable."
     )
-    scheduling: Scheduling = Field(default_factory=Scheduling)
+    scheduling: Scheduling = Field(default_factory=Scheduling, json_schema_extra={"default": {}})
 
     @property
     def is_ours(self) -> bool:

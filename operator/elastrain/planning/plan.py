@@ -127,7 +127,12 @@ def _status(
             "conditions": conditions(job, doing, end, training, now),
             "replicas": len(seats.live),
             "selector": f"elastrain.dev/job={job.metadata.name}",
-            "nodes": NodeCounts(wanted=len(seats.wanted), ready=seats.ready(members), training=training),
+            "nodes": NodeCounts(
+                wanted=len(seats.wanted),
+                ready=seats.ready(members),
+                training=training,
+                summary=f"{training}/{len(seats.wanted)}",
+            ),
             "round": current,
             "progress": progressed(job, observed, end is not None and end.complete),
             "checkpoint": checkpointed(job, observed),

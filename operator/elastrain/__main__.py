@@ -1,0 +1,5 @@
+"""`python -m elastrain`."""
+
+from elastrain.cli import app
+
+app()
