@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 LOCK := uv pip compile -q --generate-hashes --no-emit-index-url --no-header --python-version 3.11
 
-.PHONY: help setup lock generate lint types unit test demo clean
+.PHONY: help setup lock generate lint types unit chart test demo clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -34,6 +34,7 @@ lock:  ## pin the requirements anew, with hashes
 
 generate: setup  ## write what is generated from the models: the CRD and the chart's copy of it
 	PYTHONPATH=operator $(BIN)/python -m elastrain crd > crds/elastrain.dev_trainjobs.yaml
+	cp crds/elastrain.dev_trainjobs.yaml charts/elastrain/files/trainjobs.elastrain.dev.yaml
 
 lint: setup
 	$(BIN)/ruff check .
@@ -45,6 +46,9 @@ types: setup
 
 unit: setup  ## fast tests, no cluster
 	$(BIN)/pytest tests/unit tests/property tests/faults tests/agent
+
+chart: setup  ## the chart, linted and rendered
+	$(BIN)/pytest tests/chart
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
