@@ -53,7 +53,7 @@ class Container(Model):
     model_config = ConfigDict(extra="allow", json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})
     name: Annotated[str, Field(min_length=1, max_length=63)]
     image: Annotated[str, Field(max_length=1024)] | None = None
-    env: Annotated[tuple[EnvName, ...], Field(max_length=512)] = ()
+    env: Annotated[tuple[EnvName, ...], Field(max_length=512)] | None = None
 
 
 class PodSpec(Model):
@@ -135,6 +135,11 @@ class Scheduling(Model):
     gang: Gang = Gang.AUTO
 
 
+def _nested(model: type[Model]) -> Any:
+    """A field whose default, in the schema too, is the model with its own defaults, so that rules find them all."""
+    return Field(default_factory=model, json_schema_extra={"default": model().to_json()})
+
+
 class TrainJobSpec(Model):
     """What a training job should be."""
 
@@ -153,8 +158,8 @@ class TrainJobSpec(Model):
         None, description="Samples in one optimizer step, kept constant at every size."
     )
     checkpoint: Checkpoint | None = None
-    scaling: Scaling = Field(default_factory=Scaling, json_schema_extra={"default": {}})
-    failure_policy: FailurePolicy = Field(default_factory=FailurePolicy, json_schema_extra={"default": {}})
+    scaling: Scaling = _nested(Scaling)
+    failure_policy: FailurePolicy = _nested(FailurePolicy)
     spares: Annotated[int, Field(ge=0, le=5000)] = Field(0, description="Pods kept warm outside the round.")
     suspend: bool = Field(False, description="No pods while true.")
     active_deadline_seconds: Seconds | None = Field(
@@ -170,7 +175,7 @@ class TrainJobSpec(Model):
     managed_by: Annotated[str, Field(min_length=1, max_length=63)] | None = Field(
         None, description="Another controller owns this job; immutable."
     )
-    scheduling: Scheduling = Field(default_factory=Scheduling, json_schema_extra={"default": {}})
+    scheduling: Scheduling = _nested(Scheduling)
 
     @property
     def is_ours(self) -> bool:

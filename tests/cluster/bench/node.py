@@ -1,0 +1,205 @@
+"""One node: its namespaces, its disk and its three daemons, and the ways in which it can fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import time
+from pathlib import Path
+
+from tests.cluster.bench import network
+from tests.cluster.bench.controlplane import ControlPlane
+from tests.cluster.bench.layout import CONTROL_PLANE_IP, HERE, POD_NET, BenchError, Cluster, node_ip
+from tests.cluster.bench.process import alive, attempt, daemon, kill, pid_of, run, wait_for
+
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+class Node:
+    """A node of a cluster."""
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        self.cluster, self.name = cluster, name
+        self.index = int(name.removeprefix("node"))
+        self.state = cluster.node_state(name)
+
+    @property
+    def pidfile(self) -> Path:
+        """Holds the process id of the node's PID 1, as the machine sees it."""
+        return self.state / "init.pid"
+
+    def create(self, plane: ControlPlane, images: Path, torch: Path, fast: bool) -> None:
+        """Give the node a disk, credentials and a place on the network, and start it."""
+        self.state.mkdir(parents=True, exist_ok=True)
+        _clone(images, self.state / "disk/var/lib/containerd")
+        names = (f"DNS:{self.name}", f"IP:{node_ip(self.index)}")
+        cert, key = plane.authority.issue(self.name, f"/O=system:nodes/CN=system:node:{self.name}", names)
+        plane.authority.kubeconfig(self.state / "kubelet.kubeconfig", plane.server, cert, key)
+        (self.state / "kubelet.json").write_text(json.dumps(_kubelet(self, plane, cert, key, fast)))
+        (self.state / "proxy.json").write_text(json.dumps(_proxy(plane)))
+        (self.state / "torch").write_text(str(torch))
+        others = {
+            name: Node(self.cluster, name).index
+            for name in self.cluster.nodes()
+            if network.exists(self.cluster.node_netns(name))
+        }
+        network.node_up(self.cluster, self.name, self.index, others)
+        self.boot(plane.binaries)
+
+    def boot(self, binaries: Path) -> None:
+        """Start the node on the disk that it has, as after a power cut."""
+        if alive(self.pidfile):
+            raise BenchError(f"{self.name} runs already")
+        for hierarchy in _hierarchies():
+            folder = CGROUPS / hierarchy / self.cluster.cgroup / self.name
+            _remove_cgroup(folder)
+            folder.mkdir(parents=True, exist_ok=True)
+        cpuset = CGROUPS / "cpuset"
+        for folder in (cpuset / self.cluster.cgroup, cpuset / self.cluster.cgroup / self.name):
+            for name in ("cpuset.cpus", "cpuset.mems"):
+                (folder / name).write_text((cpuset / name).read_text())
+        shutil.rmtree(self.state / "disk/run", ignore_errors=True)
+        environment = {
+            "STATE": str(self.state),
+            "TOOLS": str(binaries),
+            "CGROUP": self.cluster.cgroup,
+            "TORCH": (self.state / "torch").read_text(),
+            "ADDRESS": node_ip(self.index),
+            "POD_CIDR": f"{POD_NET}.{self.index}.0/24",
+            "DNS": CONTROL_PLANE_IP,
+        }
+        argv = [*network.inside(self.cluster.node_netns(self.name)), "unshare", "--mount", "--uts", "--pid", "--fork",
+                "--kill-child", "--mount-proc", HERE / "node-init.sh", self.name, str(self.index)]  # fmt: skip
+        outer = daemon(argv, self.state / "init.log", self.state / "unshare.pid", environment)
+        wait_for(lambda: bool(_children(outer)), 10, f"{self.name}'s first process")
+        self.pidfile.write_text(str(_children(outer)[0]))
+
+    @property
+    def logs(self) -> dict[str, tuple[Path, Path]]:
+        """The files of the node's daemons, for errors."""
+        return {f"{self.name}: PID 1": (self.pidfile, self.state / "init.log")}
+
+    def daemon_pid(self, name: str) -> int:
+        """Return the machine's process id of one of the node's daemons."""
+        init = pid_of(self.pidfile)
+        for child in _children(init) if init else []:
+            if Path(f"/proc/{child}/comm").read_text().strip() == name[:15]:
+                return child
+        raise BenchError(f"{self.name} runs no {name}")
+
+    def stop(self) -> None:
+        """Freeze the kubelet: the node hangs, its containers run on."""
+        os.kill(self.daemon_pid("kubelet"), signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let the kubelet go on."""
+        os.kill(self.daemon_pid("kubelet"), signal.SIGCONT)
+
+    def crash(self) -> None:
+        """Cut the power: everything on the node dies at once."""
+        kill(self.pidfile)
+
+    def cut(self) -> None:
+        """Take the node off the network."""
+        network.link(self.cluster, self.index, "down")
+
+    def join(self) -> None:
+        """Put the node back on the network."""
+        network.link(self.cluster, self.index, "up")
+
+    def execute(self, *argv: str) -> str:
+        """Run a command on the node and return what it prints."""
+        init = pid_of(self.pidfile)
+        return run("nsenter", "-t", str(init), "-m", "-u", "-p", "-n", "-C", *argv)
+
+    def remove(self) -> None:
+        """End the node and remove everything of it."""
+        kill(self.pidfile)
+        end = time.monotonic() + 15
+        left = [CGROUPS / hierarchy / self.cluster.cgroup / self.name for hierarchy in _hierarchies()]
+        while any(not _remove_cgroup(folder) for folder in left) and time.monotonic() < end:
+            time.sleep(0.1)
+        attempt("rm", "-rf", "--one-file-system", self.state)
+
+
+def _hierarchies() -> list[str]:
+    if (CGROUPS / "cgroup.controllers").exists():
+        raise BenchError("this machine has cgroup v2 alone; the bench's nodes need the v1 hierarchies")
+    return sorted(path.name for path in CGROUPS.iterdir() if path.is_dir() and not path.is_symlink())
+
+
+def _remove_cgroup(folder: Path) -> bool:
+    if folder.exists():
+        attempt("find", folder, "-depth", "-type", "d", "-exec", "rmdir", "{}", ";")
+    return not folder.exists()
+
+
+def remove_cgroups(cluster: Cluster) -> None:
+    """Remove the cluster's folder from every hierarchy."""
+    for hierarchy in _hierarchies():
+        _remove_cgroup(CGROUPS / hierarchy / cluster.cgroup)
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def _clone(images: Path, target: Path) -> None:
+    """Copy an image store by hard links; its databases are copied for real, since each node writes its own."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    run("cp", "-al", images, target)
+    for database in images.rglob("*.db"):
+        run("cp", "--remove-destination", database, target / database.relative_to(images))
+
+
+def _kubelet(node: Node, plane: ControlPlane, cert: Path, key: Path, fast: bool) -> dict[str, object]:
+    return {
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "address": node_ip(node.index),
+        "healthzBindAddress": "127.0.0.1",
+        "authentication": {
+            "anonymous": {"enabled": False},
+            "webhook": {"enabled": True},
+            "x509": {"clientCAFile": str(plane.state / "pki/ca.crt")},
+        },
+        "authorization": {"mode": "Webhook"},
+        "tlsCertFile": str(cert),
+        "tlsPrivateKeyFile": str(key),
+        "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
+        "cgroupDriver": "cgroupfs",
+        "enforceNodeAllocatable": [],
+        "failCgroupV1": False,
+        "failSwapOn": False,
+        "oomScoreAdj": 0,
+        "clusterDNS": [CONTROL_PLANE_IP],
+        "clusterDomain": "cluster.local",
+        "resolvConf": str(node.state / "resolv.conf"),
+        "makeIPTablesUtilChains": False,
+        "imageGCHighThresholdPercent": 100,
+        "imageGCLowThresholdPercent": 99,
+        "evictionHard": {"memory.available": "50Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
+        "serializeImagePulls": False,
+        "registerWithTaints": [],
+        **({"nodeStatusUpdateFrequency": "4s", "nodeLeaseDurationSeconds": 8} if fast else {}),
+    }
+
+
+def _proxy(plane: ControlPlane) -> dict[str, object]:
+    return {
+        "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
+        "kind": "KubeProxyConfiguration",
+        "mode": "nftables",
+        "clientConnection": {"kubeconfig": str(plane.state / "proxy.kubeconfig")},
+        "clusterCIDR": f"{POD_NET}.0.0/16",
+        "healthzBindAddress": "127.0.0.1:10256",
+        "metricsBindAddress": "127.0.0.1:10249",
+        "oomScoreAdj": 0,
+        # These sysctls are read-only outside the first network namespace.
+        "conntrack": {"maxPerCore": 0, "min": 0, "tcpCloseWaitTimeout": "0s", "tcpEstablishedTimeout": "0s"},
+    }

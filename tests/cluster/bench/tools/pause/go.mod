@@ -1,0 +1,3 @@
+module elastrain.dev/bench/pause
+
+go 1.24
