@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from tests.cluster.bench import tools
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "elastrain"
@@ -72,6 +74,11 @@ class Helm:
     """The helm program."""
 
     program: Path
+
+    @staticmethod
+    def found() -> Helm:
+        """Return helm from PATH, else the one of the bench, which is built if need be."""
+        return Helm(Path(shutil.which("helm") or tools.folder() / "helm"))
 
     def run(self, *arguments: str, values: Manifest | None = None) -> subprocess.CompletedProcess[str]:
         """Run helm with these arguments, and the values as a file if there are some."""
