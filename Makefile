@@ -5,6 +5,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 LOCK := uv pip compile -q --generate-hashes --no-emit-index-url --no-header --python-version 3.11
+# torch and what comes with it: the base image of the trainer has them.
+TORCH = $(shell grep -oE '^(torch|triton|nvidia[a-z0-9-]*|cuda[a-z-]*|sympy|mpmath|networkx|jinja2|markupsafe|setuptools)==' requirements/trainer.txt | tr -d =)
 
 .PHONY: help setup lock generate lint types unit chart test demo clean
 
@@ -32,6 +34,7 @@ lock:  ## pin the requirements anew, with hashes
 	$(LOCK) --extra operator pyproject.toml -o requirements/operator.txt
 	echo 'hatchling>=1.27' | $(LOCK) - -o requirements/build.txt  # what builds the wheels in the images
 	$(LOCK) --extra accelerate trainer_image/pyproject.toml -o requirements/trainer.txt
+	$(LOCK) --extra accelerate trainer_image/pyproject.toml $(addprefix --no-emit-package ,$(TORCH)) -o requirements/trainer-image.txt
 
 generate: setup  ## write what is generated from the models: the CRD and the chart's copy of it
 	PYTHONPATH=operator $(BIN)/python -m elastrain crd > crds/elastrain.dev_trainjobs.yaml
