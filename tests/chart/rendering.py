@@ -44,7 +44,6 @@ VALUES: Mapping[str, Manifest] = {
         "replicas": 3,
         "crds": {"enabled": True, "keep": False},
         "coordinator": {"port": 443},
-        "tls": {"keep": True},
         "serviceAccount": {"annotations": {"example.com/role": "operator"}},
         "networkPolicy": {"apiServer": {"ports": [6443], "cidrs": ["10.0.0.1/32", "fd00::1/128"]}},
         "resources": {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "2Gi"}},
@@ -59,7 +58,14 @@ VALUES: Mapping[str, Manifest] = {
                 }
             }
         },
-        "topologySpreadConstraints": [{"topologyKey": "rack", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}],
+        "topologySpreadConstraints": [
+            {
+                "topologyKey": "rack",
+                "maxSkew": 1,
+                "whenUnsatisfiable": "DoNotSchedule",
+                "labelSelector": {"matchLabels": {"app.kubernetes.io/component": "operator"}},
+            }
+        ],
         "podLabels": {"sidecar.istio.io/inject": "false"},
         "podAnnotations": {"note": "yes"},
         "extraArgs": ["--log-level", "debug"],

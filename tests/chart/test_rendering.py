@@ -28,7 +28,7 @@ def role(manifests: list[Manifest], kind: str, ending: str) -> dict[str, set[str
 JOBS = {
     "trainjobs": {"get", "list", "watch", "delete"},
     "trainjobs/status": {"patch", "update"},
-    "pods": {"create", "get", "list", "watch", "delete"},
+    "pods": {"create", "get", "list", "watch", "patch", "delete"},
     "services": {"create", "get", "list", "watch"},
     "events": {"create", "patch"},
     "networkpolicies": {"create"},
@@ -206,12 +206,6 @@ def test_a_secret_of_ones_own_is_used(helm: Helm) -> None:
     for spec in specs:
         names = [volume["secret"]["secretName"] for volume in spec["volumes"] if "secret" in volume]
         assert names == ["from-cert-manager"]
-
-
-def test_the_secret_may_outlive_the_release(helm: Helm) -> None:
-    assert "annotations" not in the(helm.render({}), "Secret")["metadata"]
-    kept = the(helm.render({"tls": {"keep": True}}), "Secret")
-    assert kept["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
 
 
 def test_the_check_sees_no_private_key(helm: Helm) -> None:

@@ -93,7 +93,7 @@ seccompProfile:
   verbs: [patch, update]
 - apiGroups: [""]
   resources: [pods]
-  verbs: [create, get, list, watch, delete]
+  verbs: [create, get, list, watch, patch, delete] # patch: the certificates that running agents trust
 - apiGroups: [""]
   resources: [services]
   verbs: [create, get, list, watch]
