@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import typer
 
+from elastrain.cli.operator import operator
+
 app = typer.Typer(help="Elastic PyTorch training on Kubernetes.", no_args_is_help=True, pretty_exceptions_enable=False)
 
 
@@ -18,3 +20,6 @@ def crd() -> None:
     from elastrain.api.crd import to_yaml
 
     typer.echo(to_yaml(), nl=False)
+
+
+app.command()(operator)
