@@ -322,7 +322,7 @@ def test_create_whose_answer_was_lost_is_found_to_exist() -> None:
     virtual_time.run(main())
 
 
-def test_an_object_that_cannot_be_read_does_not_end_the_reflector(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_object_that_cannot_be_read_harms_no_other(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         bench = Bench(FakeApiServer())
         broken = objects.pod()
@@ -331,10 +331,9 @@ def test_an_object_that_cannot_be_read_does_not_end_the_reflector(caplog: pytest
         ]
         bench.server.put(COLLECTION, broken)
         task = asyncio.create_task(bench.reflector.run())
-        await asyncio.sleep(10)
-        bench.server.remove("pods", "default", "sft-0-0")
+        await bench.reflector.wait()
         bench.server.put(COLLECTION, objects.pod("sft-1-0"))
-        await asyncio.sleep(60)
+        await asyncio.sleep(1)
         assert [entry.value[0].name for entry in bench.cache.entries()] == ["sft-1-0"]
         task.cancel()
 

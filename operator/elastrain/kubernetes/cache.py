@@ -8,11 +8,14 @@ resourceVersion, which orders all versions of a kind (a decimal number that may 
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
+
+log = logging.getLogger(__name__)
 
 Value = TypeVar("Value")
 
@@ -86,7 +89,7 @@ class Cache(Generic[Value]):
 
     def reduce(self, items: Iterable[dict[str, Any]]) -> list[Entry[Value]]:
         """Return the entries of a page of a list, so that its objects can be dropped at once."""
-        return [entry for item in items if (entry := self._reduce(item)) is not None]
+        return [entry for item in items if (entry := self._read(item)) is not None]
 
     def replace(self, scope: str | None, listed: Iterable[Entry[Value]], version: int) -> None:
         """Take over a consistent list; what it lacks is gone, unless it was created after the list was made.
@@ -111,7 +114,7 @@ class Cache(Generic[Value]):
         if kind == "DELETED":
             self._remove(obj["metadata"]["uid"])
         elif kind != "BOOKMARK":
-            entry = self._reduce(obj)
+            entry = self._read(obj)
             if entry is None:
                 self._remove(obj["metadata"]["uid"])
             else:
@@ -122,7 +125,7 @@ class Cache(Generic[Value]):
 
         The streams are ahead of it if they have reached its version: then it may be deleted already.
         """
-        entry = self._reduce(obj)
+        entry = self._read(obj)
         if entry is None:
             return
         seen = max(self._seen.get(None, 0), self._seen.get(entry.owner.key.namespace, 0))
@@ -132,6 +135,16 @@ class Cache(Generic[Value]):
     def remove(self, uid: str) -> None:
         """Forget an object that the server says does not exist."""
         self._remove(uid)
+
+    def _read(self, obj: dict[str, Any]) -> Entry[Value] | None:
+        """Reduce an object; one that cannot be read is left out, so that it harms no job but its own."""
+        try:
+            return self._reduce(obj)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            metadata = obj.get("metadata") or {}
+            where = f"{metadata.get('namespace')}/{metadata.get('name')}"
+            log.exception("%s %s cannot be read and is left out", obj.get("kind") or "object", where)
+            return None
 
     def _covers(self, scope: str | None, entry: Entry[Value]) -> bool:
         return scope is None or entry.owner.key.namespace == scope

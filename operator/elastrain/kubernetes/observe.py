@@ -17,7 +17,7 @@ from elastrain.planning import Exit, Obstacle, Pod, PodPhase
 
 Json = Mapping[str, Any]
 
-OUTCOMES = frozenset({"finished", "left", "retry", "userError", "nodeFault", "hang"})
+OUTCOMES = ("finished", "left", "retry", "userError", "nodeFault", "hang")
 LONGEST_MESSAGE = 1024
 
 HARMLESS_WAITING = frozenset({"ContainerCreating", "PodInitializing"})
@@ -183,7 +183,7 @@ def _told(text: str) -> dict[str, Any] | None:
     """Return the agent's termination message (docs/protocol.md), if it is one."""
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):  # the script may write whatever it likes
         return None
     if not isinstance(found, dict) or found.get("outcome") not in OUTCOMES:
         return None
@@ -191,7 +191,8 @@ def _told(text: str) -> dict[str, Any] | None:
 
 
 def _int(value: object, otherwise: Any) -> Any:
-    return value if isinstance(value, int) and not isinstance(value, bool) else otherwise
+    fits = isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**31
+    return value if fits else otherwise
 
 
 def _disruption(status: Json) -> str | None:
@@ -205,5 +206,5 @@ def _disruption(status: Json) -> str | None:
 
 def _cut(text: object, *, tail: bool = False) -> str:
     """Return at most as much of a text as a status takes; the end of a log tells more than its beginning."""
-    found = str(text or "").strip()
+    found = str(text or "").strip().encode("utf-8", "replace").decode()  # JSON may hold half of a surrogate pair
     return found[-LONGEST_MESSAGE:] if tail else found[:LONGEST_MESSAGE]
