@@ -36,9 +36,10 @@ lock:  ## pin the requirements anew, with hashes
 	$(LOCK) --extra accelerate trainer_image/pyproject.toml -o requirements/trainer.txt
 	$(LOCK) --extra accelerate trainer_image/pyproject.toml $(addprefix --no-emit-package ,$(TORCH)) -o requirements/trainer-image.txt
 
-generate: setup  ## write what is generated from the models: the CRD and the chart's copy of it
+generate: setup  ## write what is generated from the models: the CRD, the chart's copy of it, docs/api.md
 	PYTHONPATH=operator $(BIN)/python -m elastrain crd > crds/elastrain.dev_trainjobs.yaml
 	cp crds/elastrain.dev_trainjobs.yaml charts/elastrain/files/trainjobs.elastrain.dev.yaml
+	PYTHONPATH=operator $(BIN)/python -m elastrain.api.reference > docs/api.md
 
 lint: setup
 	$(BIN)/ruff check .

@@ -22,6 +22,15 @@ from elastrain.api.trainjob import GROUP, KIND, PLURAL, VERSION, TrainJobSpec
 SCHEMA_HASH = "elastrain.dev/schema-hash"
 """The annotation by which an operator tells whether the CRD that is served is the one it knows."""
 
+SHORT_NAME = "tj"
+
+SCALE = {
+    "specReplicasPath": ".spec.nodes",
+    "statusReplicasPath": ".status.replicas",
+    "labelSelectorPath": ".status.selector",
+}
+"""What `kubectl scale` and autoscalers read and write."""
+
 MAX_BYTES = 200 * 1024
 """Beyond 256 KiB a plain `kubectl apply` cannot keep the last applied configuration in an annotation."""
 
@@ -60,19 +69,10 @@ def _inline(node: Any, definitions: dict[str, Any]) -> Any:
 
 def _kubernetes(node: dict[str, Any]) -> dict[str, Any]:
     """Turn what JSON schema says and a structural schema cannot into Kubernetes' extensions."""
-    choices = node.get("anyOf")
-    if choices and {choice.get("type") for choice in choices} == {"integer", "string"}:
-        # The integer's bounds and the one word that may stand for it become a rule: type is not allowed here.
-        number = next(c for c in choices if c["type"] == "integer")
-        word = next(c for c in choices if c["type"] == "string")["const"]
-        low, high = number.get("minimum", 1), number.get("maximum", 2**31 - 1)
-        rule = f"type(self) == string ? self == '{word}' : self >= {low} && self <= {high}"
-        del node["anyOf"]
-        node["x-kubernetes-int-or-string"] = True
-        node["x-kubernetes-validations"] = [{"rule": rule, "message": f"must be {word} or from {low} to {high}"}]
+    if node.pop("anyOf", None):
+        node["x-kubernetes-int-or-string"] = True  # the bounds, which have no place beside it, are in `rules`
     if node.get("type") == "object" and isinstance(node.get("additionalProperties"), dict):
         node.setdefault("maxProperties", 256)
-        node["additionalProperties"].setdefault("maxLength", 4096)
         node.pop("propertyNames", None)
     if node.get("type") == "array" and "x-kubernetes-list-type" not in node:
         node["x-kubernetes-list-type"] = "atomic"
@@ -96,8 +96,40 @@ def _with_rules(schema: dict[str, Any], rules: tuple[Rule, ...]) -> dict[str, An
     return schema
 
 
-def _column(name: str, path: str, type_: str = "string", **more: object) -> dict[str, object]:
+def _column(name: str, path: str, type_: str = "string", **more: object) -> dict[str, Any]:
     return {"name": name, "type": type_, "jsonPath": path, **more}
+
+
+def schema() -> dict[str, Any]:
+    """Return the structural schema of a TrainJob, with its rules."""
+    result: dict[str, Any] = {
+        "type": "object",
+        "description": "A training job that may change its size while it runs.",
+        "required": ["spec"],
+        "properties": {
+            "apiVersion": {"type": "string"},
+            "kind": {"type": "string"},
+            "metadata": {"type": "object", "properties": {"name": {"type": "string", "maxLength": 253}}},
+            "spec": _schema_of(TrainJobSpec),
+            "status": _schema_of(TrainJobStatus),
+        },
+    }
+    return _with_rules(result, RULES)
+
+
+def columns() -> list[dict[str, Any]]:
+    """Return the columns of `kubectl get`; those of priority 1 are shown by `-o wide`."""
+    return [
+        _column("Phase", ".status.phase"),
+        _column("Nodes", ".status.nodes.summary", description="nodes that train / nodes wanted"),
+        _column("Round", ".status.round.number", "integer"),
+        _column("Step", ".status.progress.step", "integer"),
+        _column("Progress", ".status.progress.percent", "integer", description="percent of all steps"),
+        _column("Restarts", ".status.failures.counted", "integer"),
+        _column("Age", ".metadata.creationTimestamp", "date"),
+        _column("Goodput", ".status.goodput.ratio", "number", priority=1),
+        _column("Message", ".status.conditions[?(@.type=='Running')].message", priority=1),
+    ]
 
 
 def crd() -> dict[str, Any]:
@@ -107,44 +139,17 @@ def crd() -> dict[str, Any]:
         ValueError: it is too large for a plain `kubectl apply`.
 
     """
-    schema: dict[str, Any] = {
-        "type": "object",
-        "description": "A training job that may change its size while it runs.",
-        "required": ["spec"],
-        "properties": {
-            "apiVersion": {"type": "string"},
-            "kind": {"type": "string"},
-            "metadata": {"type": "object"},
-            "spec": _schema_of(TrainJobSpec),
-            "status": _schema_of(TrainJobStatus),
-        },
-    }
-    _with_rules(schema, RULES)
     version = {
         "name": VERSION,
         "served": True,
         "storage": True,
-        "schema": {"openAPIV3Schema": schema},
+        "schema": {"openAPIV3Schema": schema()},
         "subresources": {
             "status": {},
-            "scale": {
-                "specReplicasPath": ".spec.nodes",
-                "statusReplicasPath": ".status.replicas",
-                "labelSelectorPath": ".status.selector",
-            },
+            "scale": SCALE,
         },
         "selectableFields": [{"jsonPath": ".spec.suspend"}, {"jsonPath": ".status.phase"}],
-        "additionalPrinterColumns": [
-            _column("Phase", ".status.phase"),
-            _column("Nodes", ".status.nodes.summary", description="nodes that train / nodes wanted"),
-            _column("Round", ".status.round.number", "integer"),
-            _column("Step", ".status.progress.step", "integer"),
-            _column("Progress", ".status.progress.percent", "integer", description="percent of all steps"),
-            _column("Restarts", ".status.failures.counted", "integer"),
-            _column("Age", ".metadata.creationTimestamp", "date"),
-            _column("Goodput", ".status.goodput.ratio", "number", priority=1),
-            _column("Message", ".status.conditions[?(@.type=='Running')].message", priority=1),
-        ],
+        "additionalPrinterColumns": columns(),
     }
     digest = hashlib.sha256(json.dumps(version, sort_keys=True).encode()).hexdigest()[:16]
     result = {
@@ -159,7 +164,7 @@ def crd() -> dict[str, Any]:
                 "listKind": f"{KIND}List",
                 "plural": PLURAL,
                 "singular": KIND.lower(),
-                "shortNames": ["tj"],
+                "shortNames": [SHORT_NAME],
                 "categories": ["elastrain"],
             },
             "versions": [version],

@@ -22,11 +22,11 @@ class Condition(Model):
     """One condition, as metav1.Condition."""
 
     type: ConditionType
-    status: Literal["True", "False", "Unknown"]
+    status: Literal["True", "False", "Unknown"] = Field(description="Whether it holds.")
     reason: Reason
-    message: MessageString = ""
-    observed_generation: int | None = None
-    last_transition_time: Time | None = None
+    message: MessageString = Field("", description="The same in a sentence, with pod, node, rank and exit code.")
+    observed_generation: int | None = Field(None, description="The revision of the spec that it speaks of.")
+    last_transition_time: Time | None = Field(None, description="When its status last changed.")
 
 
 class NodeCounts(Model):
@@ -55,8 +55,8 @@ class RoundStatus(Model):
 class NodeStrikes(Model):
     """Failures that happened on one Kubernetes node."""
 
-    node: ShortString
-    count: int = Field(ge=1)
+    node: ShortString = Field(description="The Kubernetes node.")
+    count: int = Field(ge=1, description="Failures on it.")
 
 
 class FailureCounts(Model):
@@ -74,54 +74,54 @@ class FailureCounts(Model):
 class LastFailure(Model):
     """The root cause of the last failure: the first rank that failed."""
 
-    time: Time
+    time: Time = Field(description="When it happened.")
     round: int = Field(0, description="The round that it broke; 0: the pod had not taken part in one yet.")
-    pod: Name
-    node: ShortString | None = None
-    rank: int | None = None
-    reason: Name
+    pod: Name = Field(description="The pod whose worker failed first.")
+    node: ShortString | None = Field(None, description="The Kubernetes node of that pod.")
+    rank: int | None = Field(None, description="The rank that failed first.")
+    reason: Name = Field(description="The kind of failure, in one word.")
     exit_code: int | None = Field(None, description="Negative: the number of the signal.")
-    message: MessageString = ""
+    message: MessageString = Field("", description="The exception or the last lines, cut to 1 KiB.")
 
 
 class Progress(Model):
     """How far training is, by the newest report; it never falls back."""
 
-    step: int = 0
-    total_steps: int | None = None
-    epoch: float | None = None
-    percent: int | None = Field(None, ge=0, le=100)
-    samples_per_second: float | None = None
-    estimated_seconds_remaining: int | None = None
+    step: int = Field(0, description="Optimizer steps done.")
+    total_steps: int | None = Field(None, description="Optimizer steps to do in all.")
+    epoch: float | None = Field(None, description="Passes over the data done.")
+    percent: int | None = Field(None, ge=0, le=100, description="How much of all steps is done.")
+    samples_per_second: float | None = Field(None, description="Samples learned from in a second, in all workers.")
+    estimated_seconds_remaining: int | None = Field(None, description="Seconds to the end at the present speed.")
     metrics: Annotated[dict[Name, Annotated[str, Field(max_length=64)]], Field(max_length=64)] = Field(
         default_factory=dict, description="The newest metrics that the script reported."
     )
-    time: Time | None = None
+    time: Time | None = Field(None, description="When it was reported.")
 
 
 class CheckpointStatus(Model):
     """The newest complete checkpoint."""
 
-    step: int
-    path: Annotated[str, Field(max_length=1024)]
-    time: Time | None = None
+    step: int = Field(description="Optimizer steps that are in it.")
+    path: Annotated[str, Field(max_length=1024)] = Field(description="Its folder, as pods see it.")
+    time: Time | None = Field(None, description="When it was complete.")
 
 
 class LostSeconds(Model):
     """Seconds in which nothing was learned, by what they went to."""
 
-    starting: float = 0.0
-    scaling: float = 0.0
-    recovering: float = 0.0
-    redone: float = 0.0
-    checkpointing: float = 0.0
-    waiting: float = 0.0
+    starting: float = Field(0.0, description="Until the first round trained.")
+    scaling: float = Field(0.0, description="Standing still for a planned change of members.")
+    recovering: float = Field(0.0, description="Standing still after a failure or a loss.")
+    redone: float = Field(0.0, description="Learning again what a failure had undone.")
+    checkpointing: float = Field(0.0, description="Standing still for checkpoints.")
+    waiting: float = Field(0.0, description="Without enough pods: queued, pending or suspended.")
 
 
 class Goodput(Model):
     """Where the time since the job's creation went."""
 
-    productive_seconds: float = 0.0
+    productive_seconds: float = Field(0.0, description="Seconds in which something was learned that lasted.")
     lost_seconds: LostSeconds = Field(default_factory=LostSeconds)
     ratio: float = Field(0.0, description="Productive seconds by all seconds.")
     time: Time | None = Field(None, description="The instant up to which it is accounted.")
@@ -133,7 +133,9 @@ class TrainJobStatus(Model):
     observed_generation: int | None = Field(None, description="The revision of the spec that this describes.")
     phase: Phase | None = Field(None, description="One word for people, derived from the conditions.")
     conditions: Annotated[tuple[Condition, ...], Field(max_length=16)] = Field(
-        (), json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}
+        (),
+        description="What is true of the job now; the part of the status that programs should read.",
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
     replicas: int | None = Field(None, description="Pods that exist and do not leave; for the scale subresource.")
     selector: ShortString | None = Field(None, description="Label selector of the job's pods, as a string.")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, JsonValue
 
 from elastrain.api.status import TrainJobStatus
-from elastrain.api.types import CleanPodPolicy, Gang, Model, ScalingMode, ShortString, Time
+from elastrain.api.types import CleanPodPolicy, Gang, Model, Quantities, Raw, ScalingMode, ShortString, Time, whole
 
 GROUP, VERSION, KIND, PLURAL = "elastrain.dev", "v1alpha1", "TrainJob", "trainjobs"
 MANAGER = "elastrain.dev/operator"
@@ -17,8 +17,12 @@ MANAGER = "elastrain.dev/operator"
 TRAINER = "trainer"
 """The name of the container that trains."""
 
-ACCELERATORS = ("/gpu", "/tpu", "/gaudi", "/neuron", "/neuroncore", "/npu", "/xpu", "/dcu")
-"""Endings of resource names that count training devices."""
+ACCELERATORS = ("/gpu", "/tpu", "/gaudi", "/neuron", "/neuroncore", "/npu", "/xpu", "/dcu", "/mlu",
+                "gpu.intel.com/i915", "gpu.intel.com/xe")  # fmt: skip
+"""Endings of the names of extended resources that count training devices."""
+
+LARGEST = 2**31 - 1
+"""The largest number where nothing smaller bounds it: integers of the API fit into 32 bits."""
 
 Count = Annotated[int, Field(ge=1, le=5000)]
 Seconds = Annotated[int, Field(ge=1, le=315_360_000)]
@@ -40,35 +44,62 @@ class ObjectMeta(Model):
     annotations: dict[str, str] = Field(default_factory=dict)
 
 
+_OPEN: dict[str, JsonValue] = {"x-kubernetes-preserve-unknown-fields": True}
+
+
 class EnvName(Model):
     """An environment variable, typed as far as the rules look."""
 
-    model_config = ConfigDict(extra="allow", json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})
-    name: ShortString
+    model_config = ConfigDict(extra="allow", json_schema_extra=_OPEN)
+    name: ShortString = Field(description="Its name.")
+
+
+class Resources(Model):
+    """Resources of a container."""
+
+    model_config = ConfigDict(extra="allow", json_schema_extra=_OPEN)
+    limits: Quantities | None = Field(None, description="The most it may use.")
+    requests: Quantities | None = Field(None, description="What the scheduler sets aside for it.")
 
 
 class Container(Model):
-    """A container, typed as far as the rules look."""
+    """A container, typed as far as the operator looks."""
 
-    model_config = ConfigDict(extra="allow", json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})
-    name: Annotated[str, Field(min_length=1, max_length=63)]
-    image: Annotated[str, Field(max_length=1024)] | None = None
-    env: Annotated[tuple[EnvName, ...], Field(max_length=512)] | None = None
+    model_config = ConfigDict(extra="allow", json_schema_extra=_OPEN)
+    name: Annotated[str, Field(min_length=1, max_length=63)] = Field(
+        description="Its name; trainer: the one that trains."
+    )
+    image: Annotated[str, Field(max_length=1024)] | None = Field(None, description="Its image.")
+    env: Annotated[tuple[EnvName, ...], Field(max_length=512)] | None = Field(
+        None, description="Environment variables; those of torchrun and of elastrain are refused in the trainer."
+    )
+    resources: Resources | None = None
+    volume_mounts: Annotated[tuple[Raw, ...], Field(max_length=256)] | None = Field(
+        None, description="Volumes that it sees."
+    )
 
 
 class PodSpec(Model):
-    """A pod's spec, typed as far as the rules look."""
+    """A pod's spec, typed as far as the operator looks; all other fields are kept as they are."""
 
-    model_config = ConfigDict(extra="allow", json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})
-    containers: Annotated[tuple[Container, ...], Field(min_length=1, max_length=32)]
-    restart_policy: Annotated[str, Field(max_length=16)] | None = None
+    model_config = ConfigDict(extra="allow", json_schema_extra=_OPEN)
+    containers: Annotated[tuple[Container, ...], Field(min_length=1, max_length=32)] = Field(
+        description="The containers, one of them named trainer.",
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+    )
+    volumes: Annotated[tuple[Raw, ...], Field(max_length=256)] | None = Field(None, description="Volumes of the pod.")
+    restart_policy: Annotated[str, Field(max_length=16)] | None = Field(
+        None, description="Never, or left out: the operator restarts training itself."
+    )
 
 
 class TemplateMeta(Model):
     """Labels and annotations for the pods."""
 
-    labels: dict[str, str] = Field(default_factory=dict)
-    annotations: dict[str, str] = Field(default_factory=dict)
+    labels: dict[str, Annotated[str, Field(max_length=63)]] = Field(default_factory=dict, description="Labels.")
+    annotations: dict[str, Annotated[str, Field(max_length=262_144)]] = Field(
+        default_factory=dict, description="Annotations."
+    )
 
 
 class PodTemplate(Model):
@@ -78,12 +109,9 @@ class PodTemplate(Model):
     spec: PodSpec
 
     @property
-    def trainer(self) -> dict[str, Any]:
-        """The container that trains, as JSON."""
-        for container in self.spec.containers:
-            if container.name == TRAINER:
-                return container.to_json()
-        return {}
+    def trainer(self) -> Container | None:
+        """The container that trains; the API server refuses a template without one."""
+        return next((container for container in self.spec.containers if container.name == TRAINER), None)
 
 
 class Checkpoint(Model):
@@ -92,15 +120,21 @@ class Checkpoint(Model):
     path: Annotated[str, Field(min_length=2, max_length=1024)] = Field(
         description="An absolute folder that the template mounts from storage shared by all pods."
     )
-    every_seconds: Seconds | None = None
-    every_steps: Annotated[int, Field(ge=1)] | None = None
+    every_seconds: Seconds | None = Field(None, description="Seconds between two checkpoints.")
+    every_steps: Annotated[int, Field(ge=1, le=LARGEST)] | None = Field(
+        None, description="Optimizer steps between two checkpoints."
+    )
     keep: Annotated[int, Field(ge=1, le=1000)] = Field(2, description="How many of the newest complete ones stay.")
 
 
 class Scaling(Model):
     """How a running job changes its size."""
 
-    mode: ScalingMode = ScalingMode.AUTO
+    mode: ScalingMode = Field(
+        ScalingMode.AUTO,
+        description="InPlace: workers live through a change of size; Restart: they are started anew; "
+        "Auto: in place where the script can.",
+    )
     settle_seconds: NonNegativeSeconds = Field(
         2, description="How long newcomers are gathered before one round takes them all."
     )
@@ -111,17 +145,17 @@ class FailurePolicy(Model):
     """Which failures count, how many are allowed, and how they are waited out."""
 
     max_failures: Annotated[int, Field(ge=0, le=100_000)] = Field(
-        3, description="Failures of the script that may happen before the job fails."
+        3, description="Failures of the script that are allowed; the next one fails the job."
     )
     window_seconds: Seconds | None = Field(
         None, description="The count begins anew when this long has passed since the last failure."
     )
     backoff_seconds: NonNegativeSeconds = Field(1, description="Wait after the first failure; doubles with each.")
-    max_backoff_seconds: NonNegativeSeconds = 300
+    max_backoff_seconds: NonNegativeSeconds = Field(300, description="The longest wait after a failure.")
     fatal_exit_codes: ExitCodes = Field((), description="Exit codes that fail the job at once.")
     free_exit_codes: ExitCodes = Field((), description="Exit codes that do not count.")
     node_loss_seconds: Seconds = Field(15, description="Silence after which a node is taken for lost.")
-    hang_seconds: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
+    hang_seconds: Annotated[int, Field(ge=1, le=315_360_000)] | Literal["auto"] = Field(
         "auto", description="Standstill after which workers are taken for hanging."
     )
     node_strikes: Annotated[int, Field(ge=1, le=1000)] = Field(
@@ -132,7 +166,11 @@ class FailurePolicy(Model):
 class Scheduling(Model):
     """Who schedules the pods together."""
 
-    gang: Gang = Gang.AUTO
+    gang: Gang = Field(
+        Gang.AUTO,
+        description="Auto: the queue's if a Kueue queue is named by label, else scheduling.k8s.io where it is served, "
+        "else none. None: pods are scheduled one by one. Native: scheduling.k8s.io. Else the scheduler of that name.",
+    )
 
 
 def _nested(model: type[Model]) -> Any:
@@ -145,23 +183,31 @@ class TrainJobSpec(Model):
 
     nodes: Count = Field(1, description="Pods wanted; may be changed at any time.")
     min_nodes: Count | None = Field(
-        None, description="Fewest pods that may train; absent: as spec.nodes, and follows it."
+        None, description="Fewest pods that may train; absent: spec.nodes, also when that changes."
     )
     max_nodes: Count | None = Field(None, description="Upper bound for scaling.")
-    node_multiple: Count = Field(1, description="Node counts must be a multiple of this.")
+    node_multiple: Count = Field(
+        1, description="Node counts must be a multiple of this, as tensor or expert parallel groups need."
+    )
     procs_per_node: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] = Field(
         "auto",
         description="torchrun processes in a pod; auto: the accelerators that the trainer asks for, else 1.",
     )
     template: PodTemplate = Field(description="The pods, with a container named trainer.")
-    global_batch_size: Annotated[int, Field(ge=1)] | None = Field(
+    global_batch_size: Annotated[int, Field(ge=1, le=LARGEST)] | None = Field(
         None, description="Samples in one optimizer step, kept constant at every size."
     )
-    checkpoint: Checkpoint | None = None
+    checkpoint: Checkpoint | None = Field(
+        None, description="Where and when checkpoints are written; absent: never, and a loss of all nodes starts anew."
+    )
     scaling: Scaling = _nested(Scaling)
     failure_policy: FailurePolicy = _nested(FailurePolicy)
-    spares: Annotated[int, Field(ge=0, le=5000)] = Field(0, description="Pods kept warm outside the round.")
-    suspend: bool = Field(False, description="No pods while true.")
+    spares: Annotated[int, Field(ge=0, le=5000)] = Field(
+        0, description="Pods kept ready outside the round, to take a lost node's place."
+    )
+    suspend: bool = Field(
+        False, description="No pods while true; training goes on from the newest checkpoint afterwards."
+    )
     active_deadline_seconds: Seconds | None = Field(
         None, description="Longest time from the first Running, not counting suspension."
     )
@@ -171,9 +217,11 @@ class TrainJobSpec(Model):
     ttl_seconds_after_finished: NonNegativeSeconds | None = Field(
         None, description="Delete the job this long after its end."
     )
-    clean_pod_policy: CleanPodPolicy = Field(CleanPodPolicy.RUNNING, description="Which pods go when the job ends.")
+    clean_pod_policy: CleanPodPolicy = Field(
+        CleanPodPolicy.RUNNING, description="Which pods are deleted at the end: those still Running, All, or None."
+    )
     managed_by: Annotated[str, Field(min_length=1, max_length=63)] | None = Field(
-        None, description="Another controller owns this job; immutable."
+        None, description=f"The controller that owns the job; absent or {MANAGER}: this operator. Immutable."
     )
     scheduling: Scheduling = _nested(Scheduling)
 
@@ -197,9 +245,11 @@ class TrainJobSpec(Model):
         """Training processes in one pod."""
         if isinstance(self.procs_per_node, int):
             return self.procs_per_node
-        resources = self.template.trainer.get("resources") or {}
-        asked = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
-        return sum(int(count) for name, count in asked.items() if name.endswith(ACCELERATORS)) or 1
+        trainer = self.template.trainer
+        if trainer is None or trainer.resources is None:
+            return 1
+        asked = {**(trainer.resources.requests or {}), **(trainer.resources.limits or {})}
+        return sum(whole(quantity) for name, quantity in asked.items() if name.endswith(ACCELERATORS)) or 1
 
 
 class TrainJob(Model):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any
@@ -53,13 +54,31 @@ Time = Annotated[
 Raw = Annotated[dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})]
 """An object that is passed through as it is."""
 
+Quantity = Annotated[
+    int | Annotated[str, Field(max_length=64)], Field(json_schema_extra={"x-kubernetes-int-or-string": True})
+]
+"""An amount of a resource, such as 8 or "64Gi"."""
+
+Quantities = Annotated[dict[str, Quantity], Field(max_length=64)]
+"""Amounts by name of the resource."""
+
+
+def whole(quantity: int | str) -> int:
+    """Return how many whole pieces a quantity is; 0 where it is none that the API server takes for a count."""
+    match = re.fullmatch(r"(\d+)([km]?)", str(quantity))
+    if match is None:
+        return 0
+    number = int(match[1])
+    return {"": number, "k": number * 1000, "m": number // 1000}[match[2]]
+
+
 ShortString = Annotated[str, Field(max_length=253)]
 MessageString = Annotated[str, Field(max_length=1024)]
 Name = Annotated[str, Field(max_length=63)]
 
 
 class Phase(StrEnum):
-    """One word for people; derived from the conditions."""
+    """One word for people, derived from the conditions; programs should read those."""
 
     PENDING = "Pending"
     STARTING = "Starting"

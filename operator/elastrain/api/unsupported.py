@@ -7,7 +7,7 @@ from collections.abc import Callable
 from elastrain.api.trainjob import TrainJobSpec
 from elastrain.api.types import Gang, ScalingMode
 
-_FIELDS: tuple[tuple[str, Callable[[TrainJobSpec], bool], str], ...] = (
+FIELDS: tuple[tuple[str, Callable[[TrainJobSpec], bool], str], ...] = (
     ("spec.spares", lambda s: s.spares > 0, "no spare pods are kept"),
     (
         "spec.scheduling.gang",
@@ -40,4 +40,4 @@ _FIELDS: tuple[tuple[str, Callable[[TrainJobSpec], bool], str], ...] = (
 
 def unsupported(spec: TrainJobSpec) -> tuple[str, ...]:
     """Return a sentence for each field that is set and has no effect in this release."""
-    return tuple(f"{field} is set and has no effect yet: {what}" for field, is_set, what in _FIELDS if is_set(spec))
+    return tuple(f"{field} is set and has no effect yet: {what}" for field, is_set, what in FIELDS if is_set(spec))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from elastrain.cli.operator import operator
+from elastrain.cli.validate import validate
 
 app = typer.Typer(help="Elastic PyTorch training on Kubernetes.", no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -22,4 +23,5 @@ def crd() -> None:
     typer.echo(to_yaml(), nl=False)
 
 
+app.command()(validate)
 app.command()(operator)

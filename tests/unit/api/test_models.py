@@ -36,6 +36,12 @@ def test_min_nodes_follows_nodes() -> None:
         ({"requests": {"amd.com/gpu": 2}}, 2),
         ({"requests": {"cpu": 3, "memory": "4Gi"}}, 1),
         ({"limits": {"google.com/tpu": 4}, "requests": {"google.com/tpu": 4}}, 4),
+        ({"limits": {"example.com/gpu": "8000m"}}, 8),
+        ({"limits": {"aws.amazon.com/neuron": 2, "vpc.amazonaws.com/efa": 4}}, 2),
+        ({"limits": {"habana.ai/gaudi": 8}}, 8),
+        ({"limits": {"gpu.intel.com/xe": 2}, "requests": None, "claims": [{"name": "a"}]}, 2),
+        ({"limits": {"nvidia.com/gpu": "many"}}, 1),
+        ({"limits": {"nvidia.com/gpu": 0}}, 1),
     ],
 )
 def test_processes_follow_the_accelerators(resources: dict[str, object], count: int) -> None:
