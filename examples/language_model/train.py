@@ -106,7 +106,7 @@ def resume(arguments: argparse.Namespace, accelerator: Accelerator, model: torch
     found = latest_checkpoint(arguments.checkpoints) if arguments.checkpoints else None
     if found is None:
         return 0
-    state = torch.load(found / "state.pt", map_location=accelerator.device, weights_only=True)
+    state = torch.load(found / "state.pt", map_location="cpu", weights_only=True)
     accelerator.unwrap_model(model).load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
     accelerator.print(f"resumed after step {step_of(found)} from {found}")

@@ -32,7 +32,8 @@ class Authority:
         run("openssl", "req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout",
             key, "-subj", subject, "-out", request)  # fmt: skip
         run("openssl", "x509", "-req", "-in", request, "-CA", self.folder / "ca.crt", "-CAkey", self.folder / "ca.key",
-            "-set_serial", f"0x{secrets.token_hex(8)}", "-days", "365", "-out", cert, "-extfile", extensions)  # fmt: skip
+            "-set_serial", f"0x{secrets.token_hex(8)}", "-days", "365", "-out", cert,
+            "-extfile", extensions)  # fmt: skip
         return cert, key
 
     def kubeconfig(self, path: Path, server: str, cert: Path, key: Path) -> None:

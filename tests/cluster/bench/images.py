@@ -18,7 +18,14 @@ from tests.cluster.bench.process import alive, daemon, kill, run, wait_for
 
 BASE = "docker.io/library/python:3.11-slim"
 TORCH_AT = "/opt/torch"
-STORAGE = ("--root", str(CACHE / "buildah/root"), "--runroot", str(CACHE / "buildah/run"), "--storage-driver", "vfs")
+STORAGE = (
+    "--root",
+    str(CACHE / "buildah-overlay/root"),
+    "--runroot",
+    str(CACHE / "buildah-overlay/run"),
+    "--storage-driver",
+    "overlay",
+)
 
 CONTEXTS = {
     OPERATOR_IMAGE: (
@@ -64,7 +71,7 @@ def _base() -> Path:
     """Return the archive of the base image, making it if need be."""
     recipe = (
         "mmdebstrap", "--variant=essential", "--mode=root",
-        "--include=python3,python3-pip,python3-venv,ca-certificates,libffi8,procps",
+        "--include=python3,python3-pip,python3-venv,ca-certificates,libffi8,libgomp1,libstdc++6,procps",
         "--dpkgopt=path-exclude=/usr/share/doc/*", "--dpkgopt=path-exclude=/usr/share/man/*",
         "--dpkgopt=path-exclude=/usr/share/locale/*",
         '--customize-hook=rm -f "$1"/usr/lib/python3.*/EXTERNALLY-MANAGED; ln -sf python3 "$1"/usr/bin/python; '
@@ -136,7 +143,7 @@ def _build(reference: str, dockerfile: str, base: Path, target: Path) -> None:
         f"{file}:{file}:ro" for file in ("/etc/ssl/certs/ca-certificates.crt", "/etc/pip.conf") if Path(file).exists()
     ]
     settings = [f"--env={name}" for name in ("PIP_CERT", "PIP_INDEX_URL") if name in os.environ]
-    _buildah("bud", "--isolation", "chroot", "--pull-never", "--network", "host", "--build-arg",
+    _buildah("bud", "--isolation", "chroot", "--pull-never", "--layers", "--network", "host", "--build-arg",
              f"BASE_IMAGE=localhost/bench-base:{base.stem}", *settings,
              *(word for mount in mounts for word in ("-v", mount)), "-t", reference, "-f", dockerfile, ".",
              cwd=REPOSITORY)  # fmt: skip
@@ -152,6 +159,11 @@ def _push(reference: str, target: Path) -> None:
 
 def store() -> Path:
     """Return a containerd store that has all images and no containers, for nodes to clone."""
+    with tools.locked(CACHE / "images.lock"):
+        return _store()
+
+
+def _store() -> Path:
     files = archives()
     target = CACHE / "stores" / hashlib.sha256(repr([f.name for f in files]).encode()).hexdigest()[:16]
     if (target / ".complete").exists():

@@ -55,7 +55,7 @@ def folder() -> Path:
     target = CACHE / "tools" / _key()
     if (target / ".complete").exists():
         return target
-    with _locked(CACHE / "tools.lock"):
+    with locked(CACHE / "tools.lock"):
         if not (target / ".complete").exists():
             _build(target)
             (target / ".complete").touch()
@@ -63,7 +63,8 @@ def folder() -> Path:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
+    """Hold a lock that other runs of the bench on this machine wait for."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -80,7 +81,8 @@ def _build(target: Path) -> None:
     modules = HERE / "tools"
     ldflags = (
         f"{LINK} -X k8s.io/component-base/version.gitVersion={VERSION}"
-        f" -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor={VERSION.split('.')[1]}"
+        " -X k8s.io/component-base/version.gitMajor=1"
+        f" -X k8s.io/component-base/version.gitMinor={VERSION.split('.')[1]}"
         " -X k8s.io/component-base/version.gitTreeState=clean"
     )
     commands = [f"k8s.io/kubernetes/cmd/{name}" for name in KUBERNETES]

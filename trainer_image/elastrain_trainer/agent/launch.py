@@ -21,18 +21,22 @@ from elastrain_trainer.reports import send
 
 def main(arguments: list[str]) -> int:
     """Run torchrun; 0 if all workers of this node ended with 0."""
-    from torch.distributed import run
-    from torch.distributed.elastic.multiprocessing.api import SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    try:
+        from torch.distributed import run
+        from torch.distributed.elastic.multiprocessing.api import SignalException
+        from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    except (ImportError, OSError) as error:
+        _write({"reason": "WorkerFailed", "message": f"torch cannot be imported from this image: {error}"})
+        raise
 
     parsed = run.parse_args(arguments)
-    _keep_node_rank(parsed.node_rank)
+    _keep_node_rank(int(os.environ["ELASTRAIN_NODE_RANK"]))
     _announce_the_end()
     try:
         run.run(parsed)
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
-        _write(_child(rank, failure))
+        _write(_child(rank, failure, Path(parsed.log_dir)))
         return 1
     except SignalException as error:
         return 128 + error.sigval
@@ -66,9 +70,9 @@ def _announce_the_end() -> None:
     SimpleElasticAgent._exit_barrier = announced  # type: ignore[method-assign]
 
 
-def _child(rank: int, failure: Any) -> dict[str, Any]:
+def _child(rank: int, failure: Any, logs: Path) -> dict[str, Any]:
     """Return the report on a failed worker: its own words if it left any, else the end of what it printed."""
-    folder = Path(failure.error_file).parent if failure.error_file else Path()
+    folder = next(logs.glob(f"*/attempt_*/{failure.local_rank}"), Path())
     time = datetime.fromtimestamp(failure.timestamp, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     body = {"reason": "WorkerFailed", "rank": rank, "exitCode": failure.exitcode, "time": time}
     try:

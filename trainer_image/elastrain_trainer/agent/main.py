@@ -87,7 +87,7 @@ class Agent:
             # Nothing of a round outlives its torchrun.
             self._workers.kill()
             event = machine.WorkersEnded(self._workers.failure(code))
-        log_event(event)
+        log_event(event, asked=self._state.stopping)
         self._state, effects = machine.step(self._state, event)
         for effect in effects:
             self._execute(effect)
@@ -152,8 +152,8 @@ class Agent:
             log.warning("cannot write the termination message: %s", error)
 
 
-def log_event(event: machine.Event) -> None:
-    """Tell the log of what changes the course of this pod."""
+def log_event(event: machine.Event, *, asked: bool) -> None:
+    """Tell the log of what changes the course of this pod; `asked`: the workers were told to end."""
     match event:
         case protocol.Round():
             log.info("round %d (%s): node %d of %d", event.number, event.reason, event.node_rank, event.nodes)
@@ -161,6 +161,8 @@ def log_event(event: machine.Event) -> None:
             log.info("told to leave: %s", reason)
         case protocol.Done(complete, message):
             log.info("the job is %s: %s", "complete" if complete else "failed", message)
+        case machine.WorkersEnded() if asked:
+            log.info("workers have stopped")
         case machine.WorkersEnded(failure) if failure:
             log.error("workers failed: %s: %s", failure.reason, failure.message)
         case machine.WorkersEnded() | machine.WorkersFinished():

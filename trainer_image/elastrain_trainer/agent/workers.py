@@ -165,7 +165,6 @@ def command(told: Round, environment: Environment, folder: Path, arguments: list
     return [
         sys.executable, "-m", "elastrain_trainer.agent.launch",
         f"--nnodes={told.nodes}",
-        f"--node-rank={told.node_rank}",
         f"--nproc-per-node={told.processes_per_node}",
         "--max-restarts=0",
         "--rdzv-backend=c10d",
@@ -185,6 +184,7 @@ def variables(told: Round, folder: Path, socket_path: Path) -> dict[str, str]:
     """Return the environment of torchrun and its workers."""
     ours = {
         "ELASTRAIN_ROUND": str(told.number),
+        "ELASTRAIN_NODE_RANK": str(told.node_rank),
         "ELASTRAIN_AGENT_SOCKET": str(socket_path),
         "ELASTRAIN_FAILURE_FILE": str(folder / "failure.json"),
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
