@@ -136,6 +136,10 @@ class FakeApiServer:
             if (obj["metadata"].get("namespace", ""), obj["metadata"]["name"]) == (namespace, name)
         )
 
+    def history(self, plural: str) -> list[Change]:
+        """Return all writes to a kind of objects since the last compaction."""
+        return [change for kind, changes in self._history.items() if kind[1] == plural for change in changes]
+
     def writes(self, method: str = "", plural: str = "") -> list[Request]:
         """Return the requests that write, of a method and kind."""
         return [
