@@ -8,7 +8,7 @@ LOCK := uv pip compile -q --generate-hashes --no-emit-index-url --no-header --py
 # torch and what comes with it: the base image of the trainer has them.
 TORCH = $(shell grep -oE '^(torch|triton|nvidia[a-z0-9-]*|cuda[a-z-]*|sympy|mpmath|networkx|jinja2|markupsafe|setuptools)==' requirements/trainer.txt | tr -d =)
 
-.PHONY: help setup lock generate lint types unit chart test demo clean
+.PHONY: help setup lock generate lint types unit chart apiserver cluster test demo clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -41,12 +41,12 @@ generate: setup  ## write what is generated from the models: the CRD, the chart'
 	cp crds/elastrain.dev_trainjobs.yaml charts/elastrain/files/trainjobs.elastrain.dev.yaml
 	PYTHONPATH=operator $(BIN)/python -m elastrain.api.reference > docs/api.md
 
-lint: setup
+lint: setup  ## ruff and the import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/lint-imports
+	PYTHONPATH=operator:trainer_image $(BIN)/lint-imports --no-cache
 
-types: setup
+types: setup  ## mypy, strict
 	$(BIN)/mypy
 
 unit: setup  ## fast tests, no cluster
@@ -54,6 +54,12 @@ unit: setup  ## fast tests, no cluster
 
 chart: setup  ## the chart, linted and rendered
 	$(BIN)/pytest tests/chart
+
+apiserver: setup  ## the CRD, the operator and the chart on a real API server
+	$(BIN)/pytest tests/apiserver
+
+cluster: setup  ## images, chart and jobs on a real cluster of three nodes (or the one that KUBECONFIG names)
+	$(BIN)/pytest tests/cluster
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
