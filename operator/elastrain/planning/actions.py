@@ -1,9 +1,9 @@
 """What the planner may ask for: a closed union of frozen values that an adapter carries out.
 
 All actions are idempotent by name or uid, so that a plan whose execution was cut short is simply made again.
-An adapter carries a plan out in this order: the status is written first (a round's number and a failure's
-count must be on record before anything follows from them), then the actions in any order, then the directive
-is handed to the coordinator.
+An adapter writes the status first: a round's number and a failure's count must be on record before anything
+follows from them. Then it hands the directive to the coordinator and carries the actions out, in any order: no
+round waits until a thousand pods are created.
 """
 
 from __future__ import annotations
