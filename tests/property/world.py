@@ -232,12 +232,15 @@ class World:
         self.agents[uid] = agent
         self.reported[uid] = agent
 
+    def _snapshot(self) -> tuple[object, ...]:
+        return self.job.status.model_dump_json(), dict(self.pods), dict(self.agents), dict(self.reported)
+
     # Courses of events.
 
     def settle(self, *, limit: int = 200) -> None:
         """Let everything that is under way happen, time included, until nothing changes."""
         for _ in range(limit):
-            before = (self.job.status.model_dump_json(), dict(self.pods), dict(self.agents))
+            before = self._snapshot()
             made = self.look()
             for name in list(self.pods):
                 pod = self.pods[name]
@@ -246,7 +249,7 @@ class World:
                 else:
                     self.run_pod(name)
                     self.poll(name)
-            if before == (self.job.status.model_dump_json(), dict(self.pods), dict(self.agents)):
+            if before == self._snapshot():
                 if made.next_look is None or made.next_look <= self.now or self.job_deleted:
                     return
                 self.now = made.next_look
