@@ -46,7 +46,7 @@ def to_markdown() -> str:
         + ", ".join(f"`{name}`" for name in (*RESERVED, *(f"{prefix}*" for prefix in RESERVED_PREFIXES)))
         + ".\n",
         "### Without effect in this release\n",
-        "A job that sets one of these fields is told so by an event.\n",
+        "A job that changes one of these fields from its default is told so by an event.\n",
         _table(("field", "what happens"), ((f"`{field}`", what) for field, _, what in FIELDS)),
         "## status\n",
         _table(("field", "type", "meaning"), _status_rows(status, "")),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from elastrain.api.types import (
     ConditionType,
@@ -127,12 +127,32 @@ class Goodput(Model):
     time: Time | None = Field(None, description="The instant up to which it is accounted.")
 
 
+_TYPES, _REASONS, _PHASES = frozenset(ConditionType), frozenset(Reason), frozenset(Phase)
+
+
+def _known_conditions(value: object) -> object:
+    """Leave out what a newer release wrote in words that this one does not know: a job outlives a rollback."""
+    if not isinstance(value, list):
+        return value
+    return [
+        item
+        for item in value
+        if not isinstance(item, dict) or (item.get("type") in _TYPES and item.get("reason") in _REASONS)
+    ]
+
+
+def _known_phase(value: object) -> object:
+    return value if isinstance(value, str) and value in _PHASES else None
+
+
 class TrainJobStatus(Model):
     """What the operator says of a job."""
 
     observed_generation: int | None = Field(None, description="The revision of the spec that this describes.")
-    phase: Phase | None = Field(None, description="One word for people, derived from the conditions.")
-    conditions: Annotated[tuple[Condition, ...], Field(max_length=16)] = Field(
+    phase: Annotated[Phase | None, BeforeValidator(_known_phase)] = Field(
+        None, description="One word for people, derived from the conditions."
+    )
+    conditions: Annotated[tuple[Condition, ...], Field(max_length=16), BeforeValidator(_known_conditions)] = Field(
         (),
         description="What is true of the job now; the part of the status that programs should read.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},

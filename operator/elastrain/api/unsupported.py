@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from elastrain.api.trainjob import TrainJobSpec
+from elastrain.api.trainjob import FailurePolicy, TrainJobSpec
 from elastrain.api.types import Gang, ScalingMode
+
+_POLICY = FailurePolicy()
 
 FIELDS: tuple[tuple[str, Callable[[TrainJobSpec], bool], str], ...] = (
     ("spec.spares", lambda s: s.spares > 0, "no spare pods are kept"),
@@ -21,15 +23,29 @@ FIELDS: tuple[tuple[str, Callable[[TrainJobSpec], bool], str], ...] = (
     ),
     (
         "spec.failurePolicy.hangSeconds",
-        lambda s: s.failure_policy.hang_seconds != "auto",
+        lambda s: s.failure_policy.hang_seconds != _POLICY.hang_seconds,
         "workers that stand still are not detected",
     ),
     (
         "spec.failurePolicy.nodeLossSeconds",
-        lambda s: s.failure_policy.node_loss_seconds != 15,
+        lambda s: s.failure_policy.node_loss_seconds != _POLICY.node_loss_seconds,
         "a lost node is noticed when its pods are deleted",
     ),
-    ("spec.failurePolicy.nodeStrikes", lambda s: s.failure_policy.node_strikes != 2, "no node is avoided"),
+    (
+        "spec.failurePolicy.nodeStrikes",
+        lambda s: s.failure_policy.node_strikes != _POLICY.node_strikes,
+        "no node is avoided",
+    ),
+    (
+        "spec.checkpoint.everySeconds",
+        lambda s: s.checkpoint is not None and s.checkpoint.every_seconds is not None,
+        "it reaches the script as ELASTRAIN_CHECKPOINT_EVERY_SECONDS and is kept only by a script that reads it",
+    ),
+    (
+        "spec.checkpoint.everySteps",
+        lambda s: s.checkpoint is not None and s.checkpoint.every_steps is not None,
+        "it reaches the script as ELASTRAIN_CHECKPOINT_EVERY_STEPS and is kept only by a script that reads it",
+    ),
     (
         "spec.globalBatchSize",
         lambda s: s.global_batch_size is not None,

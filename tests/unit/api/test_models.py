@@ -8,6 +8,7 @@ import pytest
 from tests.property.world import manifest
 
 from elastrain.api import Condition, Goodput, Phase, TrainJob, TrainJobStatus, unsupported
+from elastrain.api.unsupported import FIELDS
 
 
 def job(**spec: object) -> TrainJob:
@@ -77,10 +78,49 @@ def test_status_survives_the_way_to_json_and_back() -> None:
     assert TrainJobStatus.model_validate(wire) == status
 
 
-def test_fields_without_effect_are_named() -> None:
-    assert unsupported(job().spec) == ()
-    said = unsupported(job(spares=2, scheduling={"gang": "Volcano"}).spec)
-    assert [sentence.split(" ")[0] for sentence in said] == ["spec.spares", "spec.scheduling.gang"]
+def test_a_status_of_a_newer_release_can_be_read() -> None:
+    old = {"type": "Running", "status": "True", "reason": "Training"}
+    status = TrainJobStatus.model_validate(
+        {
+            "phase": "Hibernating",
+            "conditions": [{**old, "type": "Hibernated"}, {**old, "type": "Degraded", "reason": "Snow"}, old],
+            "round": {"number": 7, "members": ["job-0-0"], "newField": 1},
+        }
+    )
+    assert status.phase is None
+    assert [c.type for c in status.conditions] == ["Running"]
+    assert status.round is not None
+    assert status.round.number == 7
+
+
+WITHOUT_EFFECT = {
+    "spec.spares": {"spares": 2},
+    "spec.scheduling.gang": {"scheduling": {"gang": "Volcano"}},
+    "spec.scaling.mode": {"scaling": {"mode": "InPlace"}},
+    "spec.failurePolicy.hangSeconds": {"failurePolicy": {"hangSeconds": 60}},
+    "spec.failurePolicy.nodeLossSeconds": {"failurePolicy": {"nodeLossSeconds": 60}},
+    "spec.failurePolicy.nodeStrikes": {"failurePolicy": {"nodeStrikes": 1}},
+    "spec.globalBatchSize": {"globalBatchSize": 64},
+    "spec.checkpoint.everySeconds": {"checkpoint": {"path": "/a", "everySeconds": 60}},
+    "spec.checkpoint.everySteps": {"checkpoint": {"path": "/a", "everySteps": 60}},
+}
+
+
+@pytest.mark.parametrize(("field", "spec"), WITHOUT_EFFECT.items())
+def test_a_field_without_effect_is_named(field: str, spec: dict[str, object]) -> None:
+    (sentence,) = unsupported(job(**spec).spec)
+    assert sentence.startswith(f"{field} is set and has no effect yet: ")
+
+
+def test_nothing_is_said_of_fields_that_have_an_effect() -> None:
+    assert WITHOUT_EFFECT.keys() == {field for field, _, _ in FIELDS}
+    for spec in (
+        {},
+        {"checkpoint": {"path": "/a", "keep": 3}, "scaling": {"mode": "Restart", "settleSeconds": 9}},
+        {"failurePolicy": {"nodeLossSeconds": 15, "hangSeconds": "auto", "nodeStrikes": 2}},
+        {"scheduling": {"gang": "None"}, "nodeMultiple": 1, "suspend": True},
+    ):
+        assert unsupported(job(**spec).spec) == ()
 
 
 def test_the_command_line_starts_without_heavy_imports() -> None:
