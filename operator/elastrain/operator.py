@@ -177,9 +177,14 @@ class Operator:
             parts.start(self.elector.hold(), "the hold of the Lease")
             parts.start(self.queue.run(), "the queue")
             parts.start(self.trainjobs.keep_sweeping(self._client, self.options.scopes), "the sweep of TrainJobs")
-            parts.start(
-                run_kopf(self.trainjobs, self._credentials, namespaces=self.options.scopes, stop=self.stop), "kopf"
+            watch = run_kopf(
+                self.trainjobs,
+                self._credentials,
+                namespaces=self.options.scopes,
+                stop=self.stop,
+                handle_signals=self.handle_signals,
             )
+            parts.start(watch, "kopf")
             await parts.outlive(self.stop.wait())
         finally:
             self.leads = False
@@ -192,6 +197,11 @@ class Operator:
 
     async def _mark(self, *, leads: bool) -> None:
         await mark(self._client, self.options.lease_namespace, self.options.pod_name, leads=leads)
+
+    def handle_signals(self) -> None:
+        """Have SIGTERM and SIGINT end the process in good order."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self.stop.set)
 
     def sick(self) -> str | None:
         """Return why the process must be restarted, if it must."""
@@ -235,9 +245,7 @@ async def run(options: Options) -> int:
     transport = await HttpTransport.open(credentials)
     try:
         operator = Operator(options, credentials, Client(transport))
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, operator.stop.set)
+        operator.handle_signals()
         return await operator.run()
     finally:
         await transport.close()

@@ -78,18 +78,24 @@ class TrainJobs:
 
 
 async def run_kopf(
-    trainjobs: TrainJobs, credentials: Credentials, *, namespaces: Sequence[str | None], stop: asyncio.Event
+    trainjobs: TrainJobs,
+    credentials: Credentials,
+    *,
+    namespaces: Sequence[str | None],
+    stop: asyncio.Event,
+    handle_signals: Callable[[], None],
 ) -> None:
-    """Watch TrainJobs by kopf until `stop` is set or a signal comes; raises when its streams cannot go on.
+    """Watch TrainJobs by kopf until `stop` is set; raises when its streams cannot go on.
 
-    kopf takes the loop for its own: it cancels every task that was born after it when it ends, so that its end
-    has to be the process's.
+    kopf takes the loop for its own: it puts its own signal handlers in place, and at its end it waits for, and
+    cancels, every task in the loop that it does not know to be somebody else's. Both are undone here.
 
     Args:
         trainjobs: is told of what happens.
         credentials: for the API server.
         namespaces: to watch; [None]: all.
         stop: ends it.
+        handle_signals: puts our signal handlers in place again.
 
     """
     registry = kopf.OperatorRegistry()
@@ -103,17 +109,25 @@ async def run_kopf(
         trainjobs.hear(event["type"], event["object"])
 
     named = [namespace for namespace in namespaces if namespace is not None]
-    await kopf.operator(
+    tasks = await kopf.spawn_tasks(
         registry=registry,
         settings=_settings(),
         # Its own would ask for the name of the user, who has none in a container.
-        identity=kopf.OperatorIdentity("elastrain") if hasattr(kopf, "OperatorIdentity") else "elastrain",
+        identity="elastrain",  # type: ignore[arg-type]
         standalone=True,
         clusterwide=not named,
         namespaces=named,
         stop_flag=stop,
     )
-    stop.set()  # it ends well only if told to, by this or by a signal, whose handlers it has taken over
+    handle_signals()
+    await kopf.run_tasks(tasks, ignored=_AllTasks())
+
+
+class _AllTasks(frozenset[Any]):
+    """Whatever runs in the loop and is not a task of kopf's own making is none of its business."""
+
+    def __contains__(self, _task: object) -> bool:
+        return True
 
 
 class _NoDiffs(kopf.DiffBaseStorage):
