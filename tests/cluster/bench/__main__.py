@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import subprocess
 import sys
 
 from tests.cluster.bench import cluster as clusters
 from tests.cluster.bench import images, tools
 from tests.cluster.bench.layout import BenchError, Cluster
 from tests.cluster.bench.node import Node
+from tests.cluster.bench.process import interruptible
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -32,10 +34,14 @@ def main(argv: list[str] | None = None) -> int:
     node.add_argument("argv", nargs=argparse.REMAINDER)
     arguments = parser.parse_args(argv)
     try:
-        return _run(arguments, Cluster(arguments.name))
+        with interruptible():
+            return _run(arguments, Cluster(arguments.name))
     except BenchError as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("bench: interrupted", file=sys.stderr)
+        return 130
 
 
 def _run(arguments: argparse.Namespace, cluster: Cluster) -> int:
@@ -56,8 +62,8 @@ def _run(arguments: argparse.Namespace, cluster: Cluster) -> int:
         case "node":
             node = Node(cluster, arguments.node)
             if arguments.what == "exec":
-                print(node.execute(*arguments.argv), end="")
-            elif arguments.what == "boot":
+                return subprocess.call([*node.inside, *arguments.argv])
+            if arguments.what == "boot":
                 node.boot(tools.folder())
             else:
                 getattr(node, arguments.what)()

@@ -163,8 +163,8 @@ class ControlPlane:
             BenchError: it failed; the text has what it said.
 
         """
-        argv = (*self.inside, self.binaries / "kubectl", "--kubeconfig", self.kubeconfig, *arguments)
-        return run(*argv, input_text=input_text)
+        argv = (self.binaries / "kubectl", "--kubeconfig", self.kubeconfig)
+        return run(*self.inside, *argv, *arguments, input_text=input_text)
 
     def stop(self) -> None:
         """End all programs at once: the data are a test's, nothing needs a graceful end."""

@@ -10,22 +10,18 @@ import hashlib
 import os
 import shutil
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 
 from tests.cluster.bench import tools
 from tests.cluster.bench.layout import CACHE, HERE, OPERATOR_IMAGE, REPOSITORY, TRAINER_IMAGE, BenchError
-from tests.cluster.bench.process import alive, daemon, kill, run, wait_for
+from tests.cluster.bench.process import alive, daemon, kill, locked, run, wait_for
 
 BASE = "docker.io/library/python:3.11-slim"
 TORCH_AT = "/opt/torch"
-STORAGE = (
-    "--root",
-    str(CACHE / "buildah-overlay/root"),
-    "--runroot",
-    str(CACHE / "buildah-overlay/run"),
-    "--storage-driver",
-    "overlay",
-)
+STORAGE = ("--storage-driver=overlay", f"--root={CACHE}/buildah-overlay/root", f"--runroot={CACHE}/buildah-overlay/run")
+KEPT = 3
+"""How many versions of an archive or store are kept: checkouts side by side, and clones being made of the last."""
 
 CONTEXTS = {
     OPERATOR_IMAGE: (
@@ -41,10 +37,12 @@ def torch() -> Path:
     """Return the folder with torch and what it needs, installing it if need be."""
     pins = REPOSITORY / "requirements/trainer.txt"
     target = CACHE / f"torch-{hashlib.sha256(pins.read_bytes()).hexdigest()[:16]}"
-    if not (target / ".complete").exists():
-        print(f"installing torch into {target} (once)", flush=True)
-        run(*_uv(), "pip", "install", "--python-version", "3.11", "--target", target, "--require-hashes", "-r", pins)
-        (target / ".complete").touch()
+    with locked(CACHE / "torch.lock"):
+        if not (target / ".complete").exists():
+            print(f"installing torch into {target} (once)", flush=True)
+            run(*_uv(), "pip", "install", "--python-version", "3.11", "--target", target, "--require-hashes", "-r",
+                pins)  # fmt: skip
+            (target / ".complete").touch()
     return target
 
 
@@ -92,20 +90,12 @@ def _buildah(*arguments: str | Path, cwd: Path | None = None) -> str:
     return run("buildah", *STORAGE, *arguments, cwd=cwd).strip()
 
 
-def _from_archive(reference: str, archive: Path, *config: str) -> None:
-    container = _buildah("from", "scratch")
-    _buildah("add", container, archive, "/")
-    if config:
-        _buildah("config", *config, container)
-    _buildah("commit", "--rm", container, reference)
-
-
-def archives() -> list[Path]:
+def _archives() -> list[Path]:
     """Return the archives of all images of the bench, building what changed."""
     folder = CACHE / "images"
     folder.mkdir(parents=True, exist_ok=True)
-    out = [_pause(folder)]
     base = _base()
+    out = [_pause(folder), _python(folder, base)]
     for reference, (dockerfile, sources) in CONTEXTS.items():
         files = [REPOSITORY / dockerfile, REPOSITORY / ".dockerignore"]
         for source in sources:
@@ -114,12 +104,35 @@ def archives() -> list[Path]:
         name = reference.rsplit("/", 1)[1].split(":")[0]
         target = folder / f"{name}-{_digest(files, base.name)}.tar"
         if not target.exists():
-            for old in folder.glob(f"{name}-*.tar"):
-                old.unlink()
             print(f"building {reference}", flush=True)
             _build(reference, dockerfile, base, target)
+        _keep_some(target, folder.glob(f"{name}-*.tar"))
         out.append(target)
     return out
+
+
+def _keep_some(used: Path, versions: Iterable[Path]) -> None:
+    """Remove all but the versions used last."""
+    os.utime(used)
+    for old in sorted(versions, key=lambda path: path.stat().st_mtime)[:-KEPT]:
+        shutil.rmtree(old) if old.is_dir() else old.unlink()
+
+
+def _tag(base: Path) -> str:
+    return f"localhost/bench-base:{base.stem}"
+
+
+def _python(folder: Path, base: Path) -> Path:
+    """Return the archive of the base under the name that tests know it by."""
+    target = folder / f"python-{base.stem}.tar"
+    if _tag(base) not in _buildah("images", "--format", "{{.Name}}:{{.Tag}}"):
+        container = _buildah("from", "scratch")
+        _buildah("add", container, base, "/")
+        _buildah("commit", "--rm", container, _tag(base))
+    if not target.exists():
+        _buildah("tag", _tag(base), BASE)
+        _push(BASE, target)
+    return target
 
 
 def _pause(folder: Path) -> Path:
@@ -134,17 +147,14 @@ def _pause(folder: Path) -> Path:
 
 
 def _build(reference: str, dockerfile: str, base: Path, target: Path) -> None:
-    known = _buildah("images", "--format", "{{.Name}}:{{.Tag}}")
-    if f"localhost/bench-base:{base.stem}" not in known:
-        _from_archive(f"localhost/bench-base:{base.stem}", base)
     mounts = [f"{torch()}:{TORCH_AT}:ro"]
     # The machine's way to its package index: a certificate and pip's settings, seen by the build, kept by no layer.
     mounts += [
         f"{file}:{file}:ro" for file in ("/etc/ssl/certs/ca-certificates.crt", "/etc/pip.conf") if Path(file).exists()
     ]
     settings = [f"--env={name}" for name in ("PIP_CERT", "PIP_INDEX_URL") if name in os.environ]
-    _buildah("bud", "--isolation", "chroot", "--pull-never", "--layers", "--network", "host", "--build-arg",
-             f"BASE_IMAGE=localhost/bench-base:{base.stem}", *settings,
+    _buildah("bud", "--layers", "--isolation", "chroot", "--pull-never", "--network", "host", "--build-arg",
+             f"BASE_IMAGE={_tag(base)}", *settings,
              *(word for mount in mounts for word in ("-v", mount)), "-t", reference, "-f", dockerfile, ".",
              cwd=REPOSITORY)  # fmt: skip
     _push(reference, target)
@@ -153,23 +163,23 @@ def _build(reference: str, dockerfile: str, base: Path, target: Path) -> None:
 def _push(reference: str, target: Path) -> None:
     part = target.with_suffix(".part")
     part.unlink(missing_ok=True)
-    _buildah("push", reference, f"oci-archive:{part}:{reference}")
+    _buildah("push", "--disable-compression", reference, f"oci-archive:{part}:{reference}")
     part.rename(target)
 
 
 def store() -> Path:
     """Return a containerd store that has all images and no containers, for nodes to clone."""
-    with tools.locked(CACHE / "images.lock"):
-        return _store()
+    with locked(CACHE / "images.lock"):
+        target = _store(_archives())
+        _keep_some(target, (CACHE / "stores").iterdir())
+    return target / "root"
 
 
-def _store() -> Path:
-    files = archives()
+def _store(files: list[Path]) -> Path:
     target = CACHE / "stores" / hashlib.sha256(repr([f.name for f in files]).encode()).hexdigest()[:16]
     if (target / ".complete").exists():
-        return target / "root"
-    for old in (CACHE / "stores").glob("*"):
-        shutil.rmtree(old, ignore_errors=True)
+        return target
+    shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     binaries, socket, pidfile = tools.folder(), target / "state/socket", target / "containerd.pid"
     config = target / "config.toml"
@@ -185,7 +195,7 @@ def _store() -> Path:
             kill(pidfile)
     shutil.rmtree(target / "state", ignore_errors=True)
     (target / ".complete").touch()
-    return target / "root"
+    return target
 
 
 def _answers(binaries: Path, socket: Path) -> bool:

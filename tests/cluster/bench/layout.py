@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,10 +31,21 @@ class Cluster:
 
     name: str = "default"
 
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?", self.name) or re.search(r"-node\d+$", self.name):
+            raise BenchError(
+                f"'{self.name}' cannot name a cluster: use at most 32 of a-z, 0-9 and -, with no -node and number last"
+            )
+
     @property
     def state(self) -> Path:
         """The folder of everything that is gone after `down`."""
         return CACHE / "clusters" / self.name
+
+    @property
+    def owner(self) -> Path:
+        """Names the process that the cluster is for, if there is one."""
+        return self.state / "owner.pid"
 
     @property
     def netns(self) -> str:
@@ -49,6 +61,12 @@ class Cluster:
     def cgroup(self) -> str:
         """The folder of the cluster in every cgroup hierarchy."""
         return f"elastrain-{self.name}"
+
+    @property
+    def namespaces(self) -> list[str]:
+        """The network namespaces that exist."""
+        found = Path("/run/netns").glob(f"{self.netns}*")
+        return sorted(p.name for p in found if re.fullmatch(rf"{self.netns}(-node\d+)?", p.name))
 
     def node_netns(self, node: str) -> str:
         """The network namespace of a node."""

@@ -36,8 +36,18 @@ def up(cluster: Cluster) -> None:
     run("ip", "-n", ns, "link", "set", BRIDGE, "up")
 
 
-def node_up(cluster: Cluster, node: str, index: int, indices: dict[str, int]) -> None:
-    """Make a node's namespace, put it on the bridge, and make routes between it and its peers' pods."""
+def connect(cluster: Cluster, indices: dict[str, int]) -> None:
+    """Put nodes on the bridge, each in a namespace of its own, with routes to the pods of all others."""
+    for node, index in indices.items():
+        _plug(cluster, node, index)
+    for node, index in indices.items():
+        routes = [(f"{POD_NET}.{other}.0/24", node_ip(other)) for other in indices.values() if other != index]
+        # kube-proxy needs a route for the addresses of Services before it rewrites them.
+        for target, via in (*routes, (f"{SERVICE_NET}.0/24", CONTROL_PLANE_IP)):
+            run("ip", "-n", cluster.node_netns(node), "route", "replace", target, "via", via)
+
+
+def _plug(cluster: Cluster, node: str, index: int) -> None:
     ns, hub, link = cluster.node_netns(node), cluster.netns, f"v{index}"
     run("ip", "netns", "add", ns)
     run("ip", "-n", hub, "link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", ns)
@@ -45,14 +55,7 @@ def node_up(cluster: Cluster, node: str, index: int, indices: dict[str, int]) ->
     run("ip", "-n", ns, "link", "set", "lo", "up")
     run("ip", "-n", ns, "addr", "add", f"{node_ip(index)}/24", "dev", "eth0")
     run("ip", "-n", ns, "link", "set", "eth0", "up")
-    # kube-proxy needs a route for the addresses of Services before it rewrites them.
-    run("ip", "-n", ns, "route", "replace", f"{SERVICE_NET}.0/24", "via", CONTROL_PLANE_IP)
     run("ip", "-n", hub, "route", "replace", f"{POD_NET}.{index}.0/24", "via", node_ip(index))
-    for other, number in indices.items():
-        if other != node:
-            there = cluster.node_netns(other)
-            run("ip", "-n", ns, "route", "replace", f"{POD_NET}.{number}.0/24", "via", node_ip(number))
-            run("ip", "-n", there, "route", "replace", f"{POD_NET}.{index}.0/24", "via", node_ip(index))
 
 
 def link(cluster: Cluster, index: int, state: str) -> None:
@@ -62,6 +65,10 @@ def link(cluster: Cluster, index: int, state: str) -> None:
 
 def down(cluster: Cluster) -> None:
     """Remove every namespace of the cluster; links and routes go with them."""
-    for path in sorted(Path("/run/netns").glob(f"{cluster.netns}*")) if Path("/run/netns").exists() else ():
-        if path.name == cluster.netns or path.name.startswith(f"{cluster.netns}-"):
-            attempt("ip", "netns", "del", path.name)
+    for name in cluster.namespaces:
+        attempt("ip", "netns", "del", name)
+
+
+def processes(cluster: Cluster) -> set[int]:
+    """Return the processes that live in the cluster's namespaces, as far as they are on record or not."""
+    return {int(pid) for name in cluster.namespaces for pid in run("ip", "netns", "pids", name).split()}

@@ -71,12 +71,18 @@ cat > /etc/cni/net.d/10-bench.conflist <<CNI
    "ipam": {"type": "host-local", "ranges": [[{"subnet": "$POD_CIDR"}]], "routes": [{"dst": "0.0.0.0/0"}]}},
   {"type": "portmap", "capabilities": {"portMappings": true}, "snat": false}]}
 CNI
-start() { local what=$1; shift; "$@" > "$STATE/$what.log" 2>&1 & echo "$what $!" >> "$STATE/daemons"; }
-: > "$STATE/daemons"
+declare -A names
+start() { local what=$1; shift; "$@" > "$STATE/$what.log" 2>&1 & names[$!]=$what; }
 start containerd containerd --log-level warn
 for _ in $(seq 200); do ctr version > /dev/null 2>&1 && break; sleep 0.05; done
 start kubelet kubelet --config="$STATE/kubelet.json" --kubeconfig="$STATE/kubelet.kubeconfig" \
   --hostname-override="$name" --node-ip="$ADDRESS" --root-dir=/var/lib/kubelet --v=1
 start kube-proxy kube-proxy --config="$STATE/proxy.json" --hostname-override="$name"
-trap 'exit 0' TERM
-while :; do wait; sleep 1; done
+# Which daemon ended is written down for `up`; the node itself lives until it is killed. bash reaps orphans meanwhile.
+while [ ${#names[@]} -gt 0 ]; do
+  wait -n -p pid
+  code=$?
+  [ -n "${names[$pid]:-}" ] && echo "${names[$pid]} $code" >> "$STATE/ended"
+  unset "names[$pid]"
+done
+exec sleep infinity

@@ -7,12 +7,25 @@ import os
 import shutil
 import signal
 import time
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from tests.cluster.bench import network
 from tests.cluster.bench.controlplane import ControlPlane
 from tests.cluster.bench.layout import CONTROL_PLANE_IP, HERE, POD_NET, BenchError, Cluster, node_ip
-from tests.cluster.bench.process import alive, attempt, daemon, kill, pid_of, run, wait_for
+from tests.cluster.bench.process import (
+    alive,
+    attempt,
+    daemon,
+    kill,
+    kill_all,
+    last_lines,
+    pid_of,
+    record,
+    run,
+    wait_for,
+)
 
 CGROUPS = Path("/sys/fs/cgroup")
 
@@ -31,7 +44,7 @@ class Node:
         return self.state / "init.pid"
 
     def create(self, plane: ControlPlane, images: Path, torch: Path, fast: bool) -> None:
-        """Give the node a disk, credentials and a place on the network, and start it."""
+        """Give the node a disk and credentials."""
         self.state.mkdir(parents=True, exist_ok=True)
         _clone(images, self.state / "disk/var/lib/containerd")
         names = (f"DNS:{self.name}", f"IP:{node_ip(self.index)}")
@@ -40,13 +53,6 @@ class Node:
         (self.state / "kubelet.json").write_text(json.dumps(_kubelet(self, plane, cert, key, fast)))
         (self.state / "proxy.json").write_text(json.dumps(_proxy(plane)))
         (self.state / "torch").write_text(str(torch))
-        others = {
-            name: Node(self.cluster, name).index
-            for name in self.cluster.nodes()
-            if network.exists(self.cluster.node_netns(name))
-        }
-        network.node_up(self.cluster, self.name, self.index, others)
-        self.boot(plane.binaries)
 
     def boot(self, binaries: Path) -> None:
         """Start the node on the disk that it has, as after a power cut."""
@@ -61,6 +67,7 @@ class Node:
             for name in ("cpuset.cpus", "cpuset.mems"):
                 (folder / name).write_text((cpuset / name).read_text())
         shutil.rmtree(self.state / "disk/run", ignore_errors=True)
+        (self.state / "ended").unlink(missing_ok=True)
         environment = {
             "STATE": str(self.state),
             "TOOLS": str(binaries),
@@ -70,16 +77,23 @@ class Node:
             "POD_CIDR": f"{POD_NET}.{self.index}.0/24",
             "DNS": CONTROL_PLANE_IP,
         }
-        argv = [*network.inside(self.cluster.node_netns(self.name)), "unshare", "--mount", "--uts", "--pid", "--fork",
-                "--kill-child", "--mount-proc", HERE / "node-init.sh", self.name, str(self.index)]  # fmt: skip
+        argv: list[str | Path] = [*network.inside(self.cluster.node_netns(self.name)), "unshare", "--mount", "--uts"]
+        argv += ["--pid", "--fork", "--kill-child", "--mount-proc", HERE / "node-init.sh", self.name, str(self.index)]
         outer = daemon(argv, self.state / "init.log", self.state / "unshare.pid", environment)
         wait_for(lambda: bool(_children(outer)), 10, f"{self.name}'s first process")
-        self.pidfile.write_text(str(_children(outer)[0]))
+        record(self.pidfile, _children(outer)[0])
 
     @property
-    def logs(self) -> dict[str, tuple[Path, Path]]:
-        """The files of the node's daemons, for errors."""
-        return {f"{self.name}: PID 1": (self.pidfile, self.state / "init.log")}
+    def daemons(self) -> dict[str, tuple[Path, Path]]:
+        """The files of the node's first process, which starts the others."""
+        return {f"{self.name}'s first process": (self.pidfile, self.state / "init.log")}
+
+    def check(self) -> None:
+        """Raise a BenchError if one of the node's daemons ended since its boot."""
+        ended = self.state / "ended"
+        for line in ended.read_text().splitlines() if ended.exists() else ():
+            name, code = line.split()
+            raise BenchError(f"{name} of {self.name} ended with {code}:\n{last_lines(self.state / f'{name}.log')}")
 
     def daemon_pid(self, name: str) -> int:
         """Return the machine's process id of one of the node's daemons."""
@@ -111,23 +125,48 @@ class Node:
 
     def execute(self, *argv: str) -> str:
         """Run a command on the node and return what it prints."""
-        init = pid_of(self.pidfile)
-        return run("nsenter", "-t", str(init), "-m", "-u", "-p", "-n", "-C", *argv)
+        return run(*self.inside, *argv)
 
-    def remove(self) -> None:
-        """End the node and remove everything of it."""
+    @property
+    def inside(self) -> tuple[str, ...]:
+        """The prefix of a command that runs it on the node."""
+        init = pid_of(self.pidfile)
+        if init is None:
+            raise BenchError(f"{self.name} does not run; `node boot {self.name}` starts it")
+        return ("nsenter", "-t", str(init), "-m", "-u", "-p", "-n", "-C")
+
+    def kill(self) -> None:
+        """End everything on the node, also if it was only half started."""
         kill(self.pidfile)
-        end = time.monotonic() + 15
-        left = [CGROUPS / hierarchy / self.cluster.cgroup / self.name for hierarchy in _hierarchies()]
-        while any(not _remove_cgroup(folder) for folder in left) and time.monotonic() < end:
-            time.sleep(0.1)
-        attempt("rm", "-rf", "--one-file-system", self.state)
+        kill(self.state / "unshare.pid")
+
+
+def check_machine() -> None:
+    """Raise a BenchError if nodes cannot be made on this machine."""
+    if os.geteuid() != 0:
+        raise BenchError("the test cluster makes namespaces and needs root")
+    if not (CGROUPS / "memory/cgroup.procs").exists():
+        raise BenchError(
+            f"the test cluster's nodes need the hierarchies of cgroup v1 below {CGROUPS}, which this machine does not "
+            "have (boot it with systemd.unified_cgroup_hierarchy=0, or set KUBECONFIG to run the tests on a cluster)"
+        )
 
 
 def _hierarchies() -> list[str]:
-    if (CGROUPS / "cgroup.controllers").exists():
-        raise BenchError("this machine has cgroup v2 alone; the bench's nodes need the v1 hierarchies")
     return sorted(path.name for path in CGROUPS.iterdir() if path.is_dir() and not path.is_symlink())
+
+
+def cgroups(cluster: Cluster) -> list[Path]:
+    """Return the cluster's folder in every hierarchy, there or not."""
+    return [CGROUPS / hierarchy / cluster.cgroup for hierarchy in _hierarchies()]
+
+
+def _members(folder: Path) -> Iterator[int]:
+    for procs in folder.rglob("cgroup.procs"):
+        try:
+            yield from (int(pid) for pid in procs.read_text().split())
+        except OSError:
+            continue
 
 
 def _remove_cgroup(folder: Path) -> bool:
@@ -137,9 +176,15 @@ def _remove_cgroup(folder: Path) -> bool:
 
 
 def remove_cgroups(cluster: Cluster) -> None:
-    """Remove the cluster's folder from every hierarchy."""
-    for hierarchy in _hierarchies():
-        _remove_cgroup(CGROUPS / hierarchy / cluster.cgroup)
+    """End what still runs in the cluster's cgroups and remove them; the kernel lets go of the dead step by step."""
+    end = time.monotonic() + 20
+    folders = cgroups(cluster)
+    while folders and time.monotonic() < end:
+        for folder in folders:
+            kill_all(partial(_members, folder), 5)
+        folders = [folder for folder in folders if not _remove_cgroup(folder)]
+        if folders:
+            time.sleep(0.1)
 
 
 def _children(pid: int) -> list[int]:
