@@ -93,6 +93,7 @@ def pod_of(obj: Json) -> Pod | None:
         obstacle=_obstacle(status) if phase is PodPhase.PENDING else None,
         exit=_exit(status, phase),
         disruption=_disruption(status),
+        lingers=status.get("phase") == PodPhase.RUNNING and phase is not PodPhase.RUNNING,
     )
 
 

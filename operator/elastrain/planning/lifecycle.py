@@ -168,8 +168,8 @@ def _clean(
     if policy is CleanPodPolicy.NONE:
         return (), []
     standing = [pod for pod in observed.pods if not pod.deleting]
-    running = [pod for pod in standing if not pod.ended]
-    doomed = [] if policy is CleanPodPolicy.RUNNING else [pod for pod in standing if pod.ended]
+    running = [pod for pod in standing if not pod.ended or pod.lingers]
+    doomed = [] if policy is CleanPodPolicy.RUNNING else [pod for pod in standing if pod not in running]
     if now >= ended + GRACE:
         doomed += running
         running = []

@@ -111,10 +111,11 @@ class Pod:
     # A reason of the cluster's for the end of this pod: Evicted, PreemptionByScheduler, DeletionByTaintManager,
     # NodeLost, UnexpectedAdmissionError, Preempting, Shutdown ...; None when the pod ended by itself.
     disruption: str | None = None
+    lingers: bool = False  # the trainer has ended, but another container runs on and the node's devices stay taken
 
     @property
     def ended(self) -> bool:
-        """Whether none of its containers will ever run again."""
+        """Whether its trainer will never run again."""
         return self.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED)
 
 

@@ -93,6 +93,8 @@ def _obsolete(seats: Seats) -> Iterator[Pod]:
             yield seat.pod
         ended = [pod for pod in seat.former if pod.ended]
         yield from ended[1:]
+        # Its successor may wait for the very devices that it keeps.
+        yield from (pod for pod in ended[:1] if seat.pod and pod.lingers)
         yield from (pod for pod in seat.former if not pod.ended)
     for seat in seats.surplus:
         yield from seat.former

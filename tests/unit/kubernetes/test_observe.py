@@ -149,10 +149,12 @@ def test_the_end_of_a_long_message_is_kept() -> None:
 def test_a_sidecar_neither_ends_the_pod_nor_keeps_it() -> None:
     side = {"name": "proxy", "state": {"running": {}}}
     finished = ended({"outcome": "finished", "round": 1}, exitCode=0, reason="Completed")
-    assert observed(phase="Running", containerStatuses=[side, finished]).phase is PodPhase.SUCCEEDED
+    over = observed(phase="Running", containerStatuses=[side, finished])
+    assert (over.phase, over.lingers) == (PodPhase.SUCCEEDED, True)
+    assert not observed(phase="Succeeded", containerStatuses=[ended(name="proxy"), finished]).lingers
     trainer = {"name": "trainer", "state": {"running": {}}}
     found = observed(phase="Running", containerStatuses=[ended(name="proxy"), trainer])
-    assert (found.phase, found.exit) == (PodPhase.RUNNING, None)
+    assert (found.phase, found.exit, found.lingers) == (PodPhase.RUNNING, None, False)
 
 
 @pytest.mark.parametrize(
