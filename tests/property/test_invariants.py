@@ -9,11 +9,14 @@ from __future__ import annotations
 from datetime import timedelta
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.property.world import Crash, World
 
 from elastrain.planning import AgentState, DeletePod, PodPhase
+
+pytestmark = pytest.mark.timeout(600)
 
 FINAL = ("Complete", "Failed")
 
