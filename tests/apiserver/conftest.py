@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import tempfile
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.cluster.bench.controlplane import ControlPlane
+from tests.cluster.bench.process import interruptible
 
 
 def _free_ports(count: int) -> list[int]:
@@ -27,22 +27,22 @@ def _free_ports(count: int) -> list[int]:
 def apiserver() -> Iterator[ControlPlane]:
     """etcd, API server and controllers; KUBEBUILDER_ASSETS may name a folder with their programs."""
     state = Path(tempfile.mkdtemp(prefix="elastrain-apiserver-"))
-    api, etcd, _ = _free_ports(3)
+    api, etcd = _free_ports(2)
     assets = os.environ.get("KUBEBUILDER_ASSETS")
     more = {"binaries": Path(assets)} if assets else {}
     plane = ControlPlane(state, "127.0.0.1", port=api, etcd_port=etcd, **more)
-    try:
-        plane.certify()
-        plane.start_api()
-        if (plane.binaries / "kube-controller-manager").exists():
-            plane.start_controllers()
-        crds = Path(__file__).parents[2] / "crds"
-        plane.kubectl("apply", "-f", str(crds))
-        plane.kubectl("wait", "--for=condition=Established", "crd/trainjobs.elastrain.dev", "--timeout=30s")
-        yield plane
-    finally:
-        plane.stop()
-        shutil.rmtree(state, ignore_errors=True)
+    with interruptible():
+        try:
+            plane.certify()
+            plane.start_api()
+            if (plane.binaries / "kube-controller-manager").exists():
+                plane.start_controllers()
+            crds = Path(__file__).parents[2] / "crds"
+            plane.kubectl("apply", "-f", str(crds))
+            plane.kubectl("wait", "--for=condition=Established", "crd/trainjobs.elastrain.dev", "--timeout=30s")
+            yield plane
+        finally:
+            plane.remove()
 
 
 @pytest.fixture

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
+from tests.cluster.bench.node import Node
 from tests.cluster.target import NAMESPACE, RELEASE, Target, target
 
 
@@ -31,3 +32,19 @@ def namespace(bare: Target) -> Iterator[str]:
     bare.kubectl("create", "namespace", name)
     yield name
     bare.kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture
+def nodes(bare: Target) -> Iterator[Callable[[str], Node]]:
+    """The nodes by name, to be made to fail; all of them are ready again when the test is over."""
+    if bare.bench is None:
+        pytest.skip("this test makes nodes fail, and KUBECONFIG names a cluster whose nodes are not ours")
+    touched: dict[str, Node] = {}
+
+    def by_name(name: str) -> Node:
+        return touched.setdefault(name, bare.node(name))
+
+    yield by_name
+    for node in touched.values():
+        node.restore()
+    bare.kubectl("wait", "node", "--all", "--for=condition=Ready", "--timeout=90s")

@@ -16,7 +16,7 @@ from tests.cluster.bench import cluster as clusters
 from tests.cluster.bench import network
 from tests.cluster.bench.layout import OPERATOR_IMAGE, REPOSITORY, TRAINER_IMAGE, BenchError, Cluster
 from tests.cluster.bench.node import Node
-from tests.cluster.bench.process import run
+from tests.cluster.bench.process import interruptible, run
 
 T = TypeVar("T")
 RELEASE, NAMESPACE = "elastrain", "elastrain-system"
@@ -118,11 +118,12 @@ def target(*, fast: bool = False, nodes: int = 3, name: str = "default") -> Iter
         yield Target(None, operator, trainer)
         return
     bench = Cluster(name)
-    running = network.exists(bench.netns)
-    if not running:
-        clusters.up(bench, nodes, fast)
-    try:
+    if network.exists(bench.netns):
         yield Target(bench, OPERATOR_IMAGE, TRAINER_IMAGE)
-    finally:
-        if not running:
+        return
+    with interruptible():
+        try:
+            clusters.up(bench, nodes, fast, owner=os.getpid())
+            yield Target(bench, OPERATOR_IMAGE, TRAINER_IMAGE)
+        finally:
             clusters.down(bench)

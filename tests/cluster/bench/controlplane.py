@@ -85,7 +85,7 @@ class ControlPlane:
         """Start etcd and the API server and wait until it answers."""
         pki = self.state / "pki"
         etcd = f"http://127.0.0.1:{self.etcd_port}"
-        peer = f"http://127.0.0.1:{self.etcd_port + 1}"
+        peer = "http://127.0.0.1:0"  # there is no peer
         self._start("etcd", "--data-dir", str(self.state / "etcd"), "--listen-client-urls", etcd,
                     "--advertise-client-urls", etcd, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
                     "--initial-cluster", f"default={peer}", "--unsafe-no-fsync", "--log-level", "warn")  # fmt: skip

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from tests.cluster.bench import network
+from tests.cluster.bench import network, tools
 from tests.cluster.bench.controlplane import ControlPlane
 from tests.cluster.bench.layout import CONTROL_PLANE_IP, HERE, POD_NET, BenchError, Cluster, node_ip
 from tests.cluster.bench.process import (
@@ -96,12 +96,18 @@ class Node:
             raise BenchError(f"{name} of {self.name} ended with {code}:\n{last_lines(self.state / f'{name}.log')}")
 
     def daemon_pid(self, name: str) -> int:
-        """Return the machine's process id of one of the node's daemons."""
-        init = pid_of(self.pidfile)
-        for child in _children(init) if init else []:
-            if Path(f"/proc/{child}/comm").read_text().strip() == name[:15]:
-                return child
-        raise BenchError(f"{self.name} runs no {name}")
+        """Return the machine's process id of one of the node's daemons, waiting a while for a node that boots."""
+        found: list[int] = []
+
+        def look() -> bool:
+            init = pid_of(self.pidfile)
+            if init is None:
+                raise BenchError(f"{self.name} does not run")
+            found[:] = [pid for pid in _children(init) if _program(pid) == name[:15]]
+            return bool(found)
+
+        wait_for(look, 20, f"{name} on {self.name}")
+        return found[0]
 
     def stop(self) -> None:
         """Freeze the kubelet: the node hangs, its containers run on."""
@@ -122,6 +128,13 @@ class Node:
     def join(self) -> None:
         """Put the node back on the network."""
         network.link(self.cluster, self.index, "up")
+
+    def restore(self) -> None:
+        """Bring the node back, whatever was done to it."""
+        if not alive(self.pidfile):
+            self.boot(tools.folder())
+        self.resume()
+        self.join()
 
     def execute(self, *argv: str) -> str:
         """Run a command on the node and return what it prints."""
@@ -192,6 +205,13 @@ def _children(pid: int) -> list[int]:
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:
         return []
+
+
+def _program(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
 
 
 def _clone(images: Path, target: Path) -> None:

@@ -35,7 +35,7 @@ STAMP = "k8s.io/component-base/version"
 
 @dataclass(frozen=True)
 class Module:
-    """A folder below tools/ with a go.mod and go.sum, and the programs that are built from it.
+    """A folder below modules/ with a go.mod and go.sum, and the programs that are built from it.
 
     `link` are flags of the linker, `tags` those of the compiler; `cgo` says whether C code is part of it.
     """
@@ -72,7 +72,7 @@ MODULES = (
 
 def _key() -> str:
     digest = hashlib.sha256(repr((MODULES, GO_FLAGS)).encode())
-    for path in sorted((HERE / "tools").rglob("*")):
+    for path in sorted((HERE / "modules").rglob("*")):
         if path.is_file():
             digest.update(str(path.relative_to(HERE)).encode() + path.read_bytes())
     return digest.hexdigest()[:16]
@@ -102,7 +102,7 @@ def _build(target: Path) -> None:
         tags = ("-tags", module.tags) if module.tags else ()
         run(
             "go", "build", *tags, "-ldflags", module.link, "-o", output, *module.packages,
-            cwd=HERE / "tools" / module.folder, env={"CGO_ENABLED": str(int(module.cgo)), "GOFLAGS": GO_FLAGS},
+            cwd=HERE / "modules" / module.folder, env={"CGO_ENABLED": str(int(module.cgo)), "GOFLAGS": GO_FLAGS},
         )  # fmt: skip
 
 
