@@ -29,6 +29,11 @@ def losses(text: str) -> dict[int, float]:
     return {int(step): float(loss) for step, loss in re.findall(r"step (\d+) loss ([\d.]+)", text)}
 
 
+def _ended(cluster: Target, namespace: str) -> list[dict[str, Any]] | None:
+    found: list[dict[str, Any]] = cluster.get("pods", "-n", namespace)["items"]
+    return found if all(pod["status"]["phase"] in ("Succeeded", "Failed") for pod in found) else None
+
+
 def test_the_example_trains_as_under_torchrun_and_leaves_nothing(cluster: Target, namespace: str) -> None:
     body = example(cluster, "train.py", "--max_steps", STEPS)
     cluster.apply(namespace, body)
@@ -47,7 +52,7 @@ def test_the_example_trains_as_under_torchrun_and_leaves_nothing(cluster: Target
     assert "finalizers" not in job["metadata"]
     assert not [a for a in job["metadata"].get("annotations", {}) if "kopf" in a]
 
-    pods = cluster.get("pods", "-n", namespace)["items"]
+    pods = cluster.eventually(lambda: _ended(cluster, namespace), "the agents to hear of the end")
     assert sorted(pod["metadata"]["name"] for pod in pods) == status["round"]["members"]
     assert {pod["status"]["phase"] for pod in pods} == {"Succeeded"}
     assert len({pod["spec"]["nodeName"] for pod in pods}) == 2
