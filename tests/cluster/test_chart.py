@@ -10,7 +10,7 @@ import yaml
 from tests.cluster.bench.layout import REPOSITORY, BenchError
 from tests.cluster.target import NAMESPACE, RELEASE, Target
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 COMPONENT = "app.kubernetes.io/component=operator"
 OWNED = (
@@ -81,24 +81,26 @@ def test_it_is_upgraded_under_restricted_pod_security(installed: Target) -> None
 def test_a_job_trains_on_while_the_operator_is_taken_away_and_brought_back(installed: Target, namespace: str) -> None:
     body = yaml.safe_load((REPOSITORY / "examples/language_model/trainjob.yaml").read_text())
     (container,) = body["spec"]["template"]["spec"]["containers"]
-    container.update(image=installed.trainer_image, args=["train.py", "--max_steps", "1500"])
+    container.update(image=installed.trainer_image, args=["train.py", "--max_steps", "20000"])
     installed.apply(namespace, body)
     job = ("trainjob", "-n", namespace, "language-model")
 
     def step() -> int:
-        return int((installed.get(*job)["status"].get("progress") or {}).get("step", 0))
+        return int((installed.get(*job).get("status", {}).get("progress") or {}).get("step", 0))
 
-    installed.eventually(lambda: step() > 0, "the first steps", 120)
+    installed.eventually(lambda: step() > 0, "the first steps", 300)
     pods = {pod["metadata"]["uid"] for pod in installed.get("pods", "-n", namespace)["items"]}
 
     installed.helm("uninstall", RELEASE, "-n", NAMESPACE, "--wait")
     label = f"app.kubernetes.io/instance={RELEASE}"
-    assert installed.get(OWNED, "-n", NAMESPACE, "-l", label)["items"] == []
+    installed.eventually(
+        lambda: not installed.get(OWNED, "-n", NAMESPACE, "-l", label)["items"], "nothing to be left", 60
+    )
     assert installed.get("clusterroles,clusterrolebindings", "-l", label)["items"] == []
     stands = step()
 
     installed.install()  # with another certificate, which the running pods have to learn of
-    installed.eventually(lambda: step() > stands, "progress after the return", 180)
+    installed.eventually(lambda: step() > stands, "progress after the return", 240)
     found = installed.get("pods", "-n", namespace)["items"]
     assert {pod["metadata"]["uid"] for pod in found} == pods
     status = installed.get(*job)["status"]
