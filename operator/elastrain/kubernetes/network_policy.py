@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from elastrain.api import GROUP, KIND, VERSION, TrainJob
-
-JOB_LABEL = f"{GROUP}/job"
+from elastrain.api import TrainJob
+from elastrain.kubernetes.manifests import JOB_LABEL, labels, owner_reference
 
 
 def network_policy(job: TrainJob) -> dict[str, Any]:
@@ -30,22 +29,8 @@ def network_policy(job: TrainJob) -> dict[str, Any]:
         "metadata": {
             "name": name,
             "namespace": job.metadata.namespace,
-            "labels": {
-                JOB_LABEL: name,
-                "app.kubernetes.io/name": "elastrain",
-                "app.kubernetes.io/instance": name,
-                "app.kubernetes.io/component": "trainer",
-                "app.kubernetes.io/managed-by": "elastrain",
-            },
-            "ownerReferences": [
-                {
-                    "apiVersion": f"{GROUP}/{VERSION}",
-                    "kind": KIND,
-                    "name": name,
-                    "uid": job.metadata.uid,
-                    "controller": True,
-                }
-            ],
+            "labels": labels(job),
+            "ownerReferences": [owner_reference(job)],
         },
         "spec": {
             "podSelector": {"matchLabels": {JOB_LABEL: name}},

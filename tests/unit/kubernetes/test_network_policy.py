@@ -37,6 +37,7 @@ def test_it_goes_with_its_job() -> None:
             "name": "sft",
             "uid": "uid-1",
             "controller": True,
+            "blockOwnerDeletion": False,
         }
     ]
 
