@@ -26,7 +26,7 @@ KEPT = 3
 CONTEXTS = {
     OPERATOR_IMAGE: (
         "operator/Dockerfile",
-        ("operator", "requirements/operator.txt", "pyproject.toml", "README.md", "LICENSE"),
+        ("operator", "requirements/build.txt", "requirements/operator.txt", "pyproject.toml", "README.md", "LICENSE"),
     ),
     TRAINER_IMAGE: ("trainer_image/Dockerfile", ("trainer_image", "requirements", "examples")),
 }
