@@ -57,9 +57,8 @@ def activity(job: TrainJob, status: TrainJobStatus, seats: Seats, diagnosis: Dia
 
     """
     if job.spec.suspend:
-        left = len([pod for pod in observed.pods if not pod.ended])
-        if left:
-            return Activity(False, Reason.SUSPENDING, f"waiting for {left} pods to stop")
+        if observed.pods:
+            return Activity(False, Reason.SUSPENDING, f"waiting for {len(observed.pods)} pods to go")
         return Activity(False, Reason.SUSPENDED, "spec.suspend is true")
     current = status.round
     begun = current is not None and bool(current.members)
