@@ -13,7 +13,7 @@ import pytest
 from tests.cluster.bench import cluster as clusters
 from tests.cluster.bench import network
 from tests.cluster.bench import node as bench_node
-from tests.cluster.bench.layout import TRAINER_IMAGE, VERSION, BenchError, Cluster
+from tests.cluster.bench.layout import CACHE, TRAINER_IMAGE, VERSION, BenchError, Cluster
 from tests.cluster.bench.node import Node
 from tests.cluster.bench.process import kill, record
 from tests.cluster.target import Target
@@ -199,8 +199,10 @@ def test_a_daemon_that_dies_is_told_of_at_once_and_nothing_is_left(
     other: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bench_node, "_kubelet", lambda *_: {"kind": "KubeletConfiguration", "apiVersion": "nonsense"})
-    with pytest.raises(BenchError, match=r"(?s)kubelet of node1 ended with 1:.*nonsense"):
+    with pytest.raises(BenchError, match=r"(?s)kubelet of node1 ended with 1:.*nonsense") as failure:
         clusters.up(other, nodes=1)
+    assert (CACHE / "last-failure/nodes/node1/kubelet.log").exists()
+    assert "last-failure" in failure.value.__notes__[0]
     assert clusters.leftovers(other) == []
 
 

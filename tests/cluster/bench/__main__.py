@@ -37,7 +37,7 @@ def main(argv: list[str] | None = None) -> int:
         with interruptible():
             return _run(arguments, Cluster(arguments.name))
     except BenchError as error:
-        print(f"bench: {error}", file=sys.stderr)
+        print(f"bench: {error}", *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("bench: interrupted", file=sys.stderr)

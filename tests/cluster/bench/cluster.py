@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -76,10 +77,24 @@ def up(cluster: Cluster, nodes: int = 3, fast: bool = False, owner: int | None =
             if owner is not None:
                 record(cluster.owner, owner)
             _up(cluster, nodes, fast, store, torch)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, BenchError):
+                error.add_note(f"all logs are kept in {_keep_logs(cluster)}")
             down(cluster)
             raise
     print(f"{nodes} nodes ready after {time.monotonic() - start:.1f} s; KUBECONFIG={cluster.kubeconfig}", flush=True)
+
+
+def _keep_logs(cluster: Cluster) -> Path:
+    """Copy the logs of a cluster that did not come up to where the next such one puts its own."""
+    target = CACHE / "last-failure"
+    shutil.rmtree(target, ignore_errors=True)
+    for log in (*cluster.state.rglob("*.log"), cluster.state / "dns/log"):
+        if log.exists() and "disk" not in log.relative_to(cluster.state).parts:
+            copy = target / log.relative_to(cluster.state)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(log, copy)
+    return target
 
 
 def _refuse_second(cluster: Cluster) -> None:

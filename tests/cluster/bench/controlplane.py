@@ -109,6 +109,8 @@ class ControlPlane:
             f"--secure-port={self.port}",
             "--allow-privileged=true",
             "--shutdown-delay-duration=0s",
+            # The control plane's namespace has no kube-proxy: webhooks are reached at their pods.
+            "--enable-aggregator-routing=true",
             # Loopback cannot be advertised as an endpoint.
             *(("--endpoint-reconciler-type=none",) if self.address.startswith("127.") else ()),
             *(FAST_API if self.fast else ()),

@@ -26,7 +26,7 @@ KEPT = 3
 CONTEXTS = {
     OPERATOR_IMAGE: (
         "operator/Dockerfile",
-        ("operator", "requirements/build.txt", "requirements/operator.txt", "pyproject.toml", "README.md", "LICENSE"),
+        ("operator", "requirements/operator.txt", "pyproject.toml", "README.md", "LICENSE"),
     ),
     TRAINER_IMAGE: ("trainer_image/Dockerfile", ("trainer_image", "requirements", "examples")),
 }
@@ -57,9 +57,12 @@ def _uv() -> tuple[str, ...]:
     return (str(venv / "bin/uv"),)
 
 
-def _digest(paths: list[Path], *extra: str) -> str:
-    digest = hashlib.sha256(repr(extra).encode())
-    for path in sorted(paths):
+def _digest(reference: str, base: Path) -> str:
+    """Return the digest of everything that an image is made of."""
+    dockerfile, sources = CONTEXTS[reference]
+    digest = hashlib.sha256(base.name.encode())
+    roots = [REPOSITORY / source for source in (dockerfile, ".dockerignore", *sources)]
+    for path in sorted(file for root in roots for file in (root.rglob("*") if root.is_dir() else [root])):
         if path.is_file() and "__pycache__" not in path.parts:
             digest.update(str(path.relative_to(REPOSITORY)).encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]
@@ -96,16 +99,16 @@ def _archives() -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     base = _base()
     out = [_pause(folder), _python(folder, base)]
-    for reference, (dockerfile, sources) in CONTEXTS.items():
-        files = [REPOSITORY / dockerfile, REPOSITORY / ".dockerignore"]
-        for source in sources:
-            path = REPOSITORY / source
-            files += [p for p in path.rglob("*") if p.is_file()] if path.is_dir() else [path]
+    for reference in CONTEXTS:
         name = reference.rsplit("/", 1)[1].split(":")[0]
-        target = folder / f"{name}-{_digest(files, base.name)}.tar"
-        if not target.exists():
+        target = folder / f"{name}-{_digest(reference, base)}.tar"
+        while not target.exists():
             print(f"building {reference}", flush=True)
-            _build(reference, dockerfile, base, target)
+            part = _build(reference, base, target)
+            # A file may have changed during the build: what is kept under a digest is made of what has that digest.
+            target = folder / f"{name}-{_digest(reference, base)}.tar"
+            if target.stem == part.stem:
+                part.rename(target)
         _keep_some(target, folder.glob(f"{name}-*.tar"))
         out.append(target)
     return out
@@ -146,25 +149,42 @@ def _pause(folder: Path) -> Path:
     return target
 
 
-def _build(reference: str, dockerfile: str, base: Path, target: Path) -> None:
-    mounts = [f"{torch()}:{TORCH_AT}:ro"]
-    # The machine's way to its package index: a certificate and pip's settings, seen by the build, kept by no layer.
-    mounts += [
-        f"{file}:{file}:ro" for file in ("/etc/ssl/certs/ca-certificates.crt", "/etc/pip.conf") if Path(file).exists()
-    ]
-    settings = [f"--env={name}" for name in ("PIP_CERT", "PIP_INDEX_URL") if name in os.environ]
-    _buildah("bud", "--layers", "--isolation", "chroot", "--pull-never", "--network", "host", "--build-arg",
-             f"BASE_IMAGE={_tag(base)}", *settings,
-             *(word for mount in mounts for word in ("-v", mount)), "-t", reference, "-f", dockerfile, ".",
+def _build(reference: str, base: Path, target: Path) -> Path:
+    """Build an image and return its archive, which is not yet under the name of `target`."""
+    # The machine's way to its package index: certificates and pip's settings, seen by the build, kept in no layer.
+    certificates = Path(os.environ.get("PIP_CERT", "/etc/ssl/certs/ca-certificates.crt"))
+    mounts = {TORCH_AT: torch(), "/etc/ssl/certs/ca-certificates.crt": certificates, "/etc/pip.conf": _pip_settings()}
+    volumes = [f"--volume={source}:{place}:ro" for place, source in mounts.items() if source.exists()]
+    _forget_old_layers()
+    _buildah("bud", "--layers", "--isolation", "chroot", "--pull-never", "--network", "host", *volumes, "--build-arg",
+             f"BASE_IMAGE={_tag(base)}", "-t", reference, "-f", CONTEXTS[reference][0], ".",
              cwd=REPOSITORY)  # fmt: skip
-    _push(reference, target)
+    return _push(reference, target.with_suffix(".part"))
 
 
-def _push(reference: str, target: Path) -> None:
-    part = target.with_suffix(".part")
+def _pip_settings() -> Path:
+    index = os.environ.get("PIP_INDEX_URL")
+    if not index:
+        return Path("/etc/pip.conf")
+    settings = CACHE / "pip.conf"
+    settings.touch(mode=0o600)
+    settings.write_text(f"[global]\nindex-url = {index}\n")
+    return settings
+
+
+def _forget_old_layers() -> None:
+    """Keep the layers of builds, from which the next goes on, from growing without end."""
+    if len(_buildah("images", "--filter", "dangling=true", "--quiet").splitlines()) > 40:
+        _buildah("rmi", "--prune")
+
+
+def _push(reference: str, target: Path) -> Path:
+    """Write an image to an archive, uncompressed: it is read once, on this machine."""
+    part = target.with_suffix(".push")
     part.unlink(missing_ok=True)
-    _buildah("push", "--disable-compression", reference, f"oci-archive:{part}:{reference}")
+    _buildah("push", reference, f"docker-archive:{part}:{reference}")
     part.rename(target)
+    return target
 
 
 def store() -> Path:
@@ -179,8 +199,15 @@ def _store(files: list[Path]) -> Path:
     target = CACHE / "stores" / hashlib.sha256(repr([f.name for f in files]).encode()).hexdigest()[:16]
     if (target / ".complete").exists():
         return target
+    target.parent.mkdir(exist_ok=True)
     shutil.rmtree(target, ignore_errors=True)
-    target.mkdir(parents=True)
+    target.mkdir()
+    before = [path for path in target.parent.iterdir() if (path / "archives").exists()]
+    known = []
+    if before:  # most images are those of the last store
+        last = max(before, key=lambda path: path.stat().st_mtime)
+        clone(last / "root", target / "root")
+        known = (last / "archives").read_text().split()
     binaries, socket, pidfile = tools.folder(), target / "state/socket", target / "containerd.pid"
     config = target / "config.toml"
     config.write_text("version = 3\ndisabled_plugins = ['io.containerd.grpc.v1.cri']\n")
@@ -188,14 +215,26 @@ def _store(files: list[Path]) -> Path:
             "--address", socket], target / "log", pidfile, {"PATH": f"{binaries}:{os.environ['PATH']}"})  # fmt: skip
     try:
         wait_for(lambda: _answers(binaries, socket), 20, "containerd", {"containerd": (pidfile, target / "log")})
+        control = (binaries / "ctr", "-a", socket, "-n", "k8s.io")
         for file in files:
-            run(binaries / "ctr", "-a", socket, "-n", "k8s.io", "images", "import", "--local", file)
+            if file.name not in known:
+                run(*control, "images", "import", "--local", file)
+        run(*control, "content", "prune", "references")  # unpacked as they are, the layers' blobs are of no use
     finally:
         if alive(pidfile):
             kill(pidfile)
     shutil.rmtree(target / "state", ignore_errors=True)
+    (target / "archives").write_text("\n".join(file.name for file in files))
     (target / ".complete").touch()
     return target
+
+
+def clone(images: Path, target: Path) -> None:
+    """Copy a store by hard links; its databases are copied for real, since each copy is written to."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    run("cp", "-al", images, target)
+    for database in images.rglob("*.db"):
+        run("cp", "--remove-destination", database, target / database.relative_to(images))
 
 
 def _answers(binaries: Path, socket: Path) -> bool:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tests.cluster.bench import network, tools
 from tests.cluster.bench.controlplane import ControlPlane
+from tests.cluster.bench.images import clone
 from tests.cluster.bench.layout import CONTROL_PLANE_IP, HERE, POD_NET, BenchError, Cluster, node_ip
 from tests.cluster.bench.process import (
     alive,
@@ -46,7 +47,7 @@ class Node:
     def create(self, plane: ControlPlane, images: Path, torch: Path, fast: bool) -> None:
         """Give the node a disk and credentials."""
         self.state.mkdir(parents=True, exist_ok=True)
-        _clone(images, self.state / "disk/var/lib/containerd")
+        clone(images, self.state / "disk/var/lib/containerd")
         names = (f"DNS:{self.name}", f"IP:{node_ip(self.index)}")
         cert, key = plane.authority.issue(self.name, f"/O=system:nodes/CN=system:node:{self.name}", names)
         plane.authority.kubeconfig(self.state / "kubelet.kubeconfig", plane.server, cert, key)
@@ -212,14 +213,6 @@ def _program(pid: int) -> str:
         return Path(f"/proc/{pid}/comm").read_text().strip()
     except OSError:
         return ""
-
-
-def _clone(images: Path, target: Path) -> None:
-    """Copy an image store by hard links; its databases are copied for real, since each node writes its own."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    run("cp", "-al", images, target)
-    for database in images.rglob("*.db"):
-        run("cp", "--remove-destination", database, target / database.relative_to(images))
 
 
 def _kubelet(node: Node, plane: ControlPlane, cert: Path, key: Path, fast: bool) -> dict[str, object]:

@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from tests.cluster.bench.layout import CACHE, HERE, VERSION, BenchError
@@ -78,8 +79,9 @@ def _key() -> str:
     return digest.hexdigest()[:16]
 
 
+@cache
 def folder() -> Path:
-    """Return the folder of the built programs; building them if need be."""
+    """Return the folder of the built programs, the same for all of a process's life; building them if need be."""
     target = CACHE / "tools" / _key()
     if not (target / ".complete").exists():
         with locked(CACHE / "tools.lock"):
