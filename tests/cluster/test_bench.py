@@ -21,7 +21,7 @@ from tests.cluster.target import Target
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.timeout(300),
-    pytest.mark.skipif("KUBECONFIG" in os.environ, reason="KUBECONFIG names a cluster: the bench is not used"),
+    pytest.mark.skipif(bool(os.environ.get("KUBECONFIG")), reason="KUBECONFIG names a cluster: the bench is not used"),
 ]
 
 SERVER = """
