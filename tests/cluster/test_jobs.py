@@ -110,7 +110,7 @@ def test_arguments_that_the_script_refuses_fail_the_job_at_once(cluster: Target,
     found = phase(cluster, namespace, "Failed")
     failed = condition(found, "Failed")
     assert failed["reason"] == "InvalidArguments"
-    assert "the script refused its arguments: train.py --no_such_argument" in failed["message"]
+    assert "the script refused its arguments, --no_such_argument" in failed["message"]
     assert found["round"]["number"] == 1
     assert "unrecognized arguments: --no_such_argument" in cluster.kubectl("logs", "-n", namespace, "job-0-0")
 

@@ -1,8 +1,9 @@
 """Checkpoints that are whole or not there: written aside, made durable, then renamed.
 
-A checkpoint is a folder `step-<n>` with a manifest that names its files and their sizes and the round that wrote
-it. A folder whose manifest does not fit is never chosen; a round older than the newest one on record may not
-publish. Works on any POSIX file system that all pods share.
+A checkpoint is a folder `step-<n>` with a manifest that names its files and their sizes, and the round that wrote
+it. A folder whose manifest does not fit is never chosen. A round that was overtaken may not publish: each round
+puts its number into a fence file before it reads a checkpoint, and whoever finds a higher one there is stale. Works
+on any POSIX file system that all pods share.
 """
 
 from __future__ import annotations
@@ -11,13 +12,24 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 MANIFEST = "elastrain.json"
+FENCE = ".elastrain-round"
+_PARTIAL = ".partial-"
 
 
 class StaleRound(Exception):
-    """A newer round has published already: this process was left behind and must not write."""
+    """A newer round of the job is at work: this process was left behind and must not write."""
+
+
+@dataclass(frozen=True)
+class _Writer:
+    """Who writes: rounds are compared within one job only, since a job of the same name may follow on its folder."""
+
+    job: str
+    round: int
 
 
 def save_checkpoint(folder: str | Path, step: int, write: Callable[[Path], None], *, keep: int = 2) -> Path:
@@ -27,40 +39,29 @@ def save_checkpoint(folder: str | Path, step: int, write: Callable[[Path], None]
         folder: where checkpoints are kept, shared by all pods.
         step: optimizer steps that it contains.
         write: writes the files into the empty folder that it is given.
-        keep: how many of the newest complete checkpoints stay.
+        keep: how many of the newest complete checkpoints stay, at least 1.
 
     Returns:
         The folder of the checkpoint.
 
     Raises:
-        StaleRound: a newer round has published a checkpoint here.
+        StaleRound: a newer round of this job has begun.
 
     """
-    root = Path(folder)
+    root, writer = Path(folder), _this_writer()
     root.mkdir(parents=True, exist_ok=True)
-    number = int(os.environ.get("ELASTRAIN_ROUND", "0"))
-    _refuse_if_stale(root, number)
-    partial, target = root / f".partial-{step}-{number}-{os.getpid()}", root / f"step-{step}"
+    _refuse_if_stale(root, writer)
+    partial, target = root / f"{_PARTIAL}{step}-{writer.round}-{os.getpid()}", root / f"step-{step}"
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     try:
         write(partial)
-        files = {str(p.relative_to(partial)): p.stat().st_size for p in sorted(partial.rglob("*")) if p.is_file()}
-        for name in files:
-            _sync(partial / name)
-        manifest = {"step": step, "round": number, "worldSize": int(os.environ.get("WORLD_SIZE", "1")), "files": files}
-        (partial / MANIFEST).write_text(json.dumps(manifest))
-        _sync(partial / MANIFEST)
-        _sync(partial)
-        _refuse_if_stale(root, number)
-        if target.exists():
-            shutil.rmtree(target)
-        partial.rename(target)
-        _sync(root)
+        _seal(partial, step, writer)
+        _refuse_if_stale(root, writer)
+        _replace(partial, target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    for old in _complete(root)[keep:]:
-        shutil.rmtree(old, ignore_errors=True)
+    _tidy(root, target, max(keep, 1))
     return target
 
 
@@ -74,6 +75,78 @@ def step_of(checkpoint: Path) -> int:
     return int(json.loads((checkpoint / MANIFEST).read_text())["step"])
 
 
+def raise_fence(root: Path) -> None:
+    """Keep older rounds of this job from publishing in a folder.
+
+    Raises:
+        StaleRound: a newer round has done so already.
+
+    """
+    writer = _this_writer()
+    root.mkdir(parents=True, exist_ok=True)
+    _refuse_if_stale(root, writer)
+    part = root / f"{FENCE}-{os.getpid()}"
+    part.write_text(json.dumps({"job": writer.job, "round": writer.round}))
+    _sync(part)
+    part.replace(root / FENCE)
+    _sync(root)
+
+
+def _this_writer() -> _Writer:
+    return _Writer(os.environ.get("ELASTRAIN_JOB_UID", ""), int(os.environ.get("ELASTRAIN_ROUND", "0")))
+
+
+def _refuse_if_stale(root: Path, writer: _Writer) -> None:
+    try:
+        fence = json.loads((root / FENCE).read_text())
+        at_work = _Writer(str(fence["job"]), int(fence["round"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    if at_work.job == writer.job and at_work.round > writer.round:
+        raise StaleRound(
+            f"round {at_work.round} of this job is at work on {root}; this process belongs to round {writer.round}"
+        )
+
+
+def _seal(partial: Path, step: int, writer: _Writer) -> None:
+    """Make what was written durable, and add the manifest."""
+    found = sorted(partial.rglob("*"))
+    files = {str(path.relative_to(partial)): path.stat().st_size for path in found if path.is_file()}
+    for name in files:
+        _sync(partial / name)
+    manifest = {
+        "step": step,
+        "job": writer.job,
+        "round": writer.round,
+        "worldSize": int(os.environ.get("WORLD_SIZE", "1")),
+        "files": files,
+    }
+    (partial / MANIFEST).write_text(json.dumps(manifest))
+    for folder in (partial / MANIFEST, *(path for path in found if path.is_dir()), partial):
+        _sync(folder)
+
+
+def _replace(partial: Path, target: Path) -> None:
+    """Put a sealed checkpoint into its place; one of the same step that is there gives way."""
+    if target.exists():
+        former = target.with_name(f"{_PARTIAL}former-{target.name}-{os.getpid()}")
+        target.rename(former)
+        partial.rename(target)
+        shutil.rmtree(former, ignore_errors=True)
+    else:
+        partial.rename(target)
+    _sync(target.parent)
+
+
+def _tidy(root: Path, published: Path, keep: int) -> None:
+    """Delete what is superseded, and what writers that were killed left behind; never the one just published."""
+    for old in _complete(root)[keep:]:
+        if old != published:
+            shutil.rmtree(old, ignore_errors=True)
+    for left in root.glob(f"{_PARTIAL}*"):
+        shutil.rmtree(left, ignore_errors=True)
+
+
 def _complete(root: Path) -> list[Path]:
     found = [(step, path) for path in root.glob("step-*") if (step := _verified(path)) is not None]
     return [path for _, path in sorted(found, reverse=True)]
@@ -84,17 +157,8 @@ def _verified(path: Path) -> int | None:
         manifest = json.loads((path / MANIFEST).read_text())
         whole = all((path / name).stat().st_size == size for name, size in manifest["files"].items())
         return int(manifest["step"]) if whole else None
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-
-
-def _refuse_if_stale(root: Path, number: int) -> None:
-    newest = latest_checkpoint(root)
-    if newest is None:
-        return
-    written = int(json.loads((newest / MANIFEST).read_text())["round"])
-    if number and written > number:
-        raise StaleRound(f"{newest} was written by round {written}; this process belongs to round {number}")
 
 
 def _sync(path: Path) -> None:

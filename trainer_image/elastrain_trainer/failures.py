@@ -5,35 +5,60 @@ from __future__ import annotations
 import re
 import signal
 import traceback
-from pathlib import Path
+from types import TracebackType
 
-LINES = 12
-"""How many of the last lines of a worker's output are kept."""
+MESSAGE_LIMIT = 1024
+"""The most characters of a message in a report (docs/protocol.md)."""
 
-PEER_LOST = re.compile(
-    r"Connection closed by peer|Connection reset by peer|Broken pipe|connectFullMesh failed|Connection refused"
-    r"|remote process exited|socketPollConnect|Socket Timeout|recvBytes|sendBytes|connection was closed"
-    r"|failed to recv|failed to send|ncclRemoteError|ncclSystemError|Application timeout caused pair closure"
-    r"|Timed out waiting \d+ms for (send|recv) operation",
+WORD = "elastrain.json"
+"""The file in which a worker says how it failed, beside the error file that torchrun gave it."""
+
+PEER_LOST = "PeerLost"
+ABORTED = -signal.SIGABRT
+"""How a process ends whose error was raised in a thread of gloo or NCCL, where Python cannot catch it."""
+
+_CONNECTION_LOST = re.compile(
+    r"Connection (closed|reset) by peer|Broken pipe|Connection refused|connectFullMesh failed"  # gloo, sockets
+    r"|connection was closed|Connection was likely closed|failed to (recv|send)|client socket has (failed|timed out)"
+    r"|recvBytes|sendBytes|recvValue failed|sendValue failed"  # the c10d store
+    r"|ncclRemoteError|ncclSystemError|remote process exited|socketPollConnect|socketProgress",  # NCCL
     re.IGNORECASE,
 )
-"""Texts of gloo, NCCL and the store for a connection to another rank that broke: somebody else failed first."""
+"""What gloo, NCCL and the store say of a connection to another rank that broke.
 
-_COMMUNICATION = re.compile(r"gloo|nccl|TCPStore|c10d|ProcessGroup|Distributed|DistBackendError|DistNetworkError")
+A collective that only takes too long is not among them: that may be the script's own fault.
+"""
+
+_COMMUNICATION = re.compile(r"gloo|nccl|TCPStore|c10d|ProcessGroup|Dist(Backend|Network|Store)Error", re.IGNORECASE)
+
+
+def is_connection_lost(text: str) -> bool:
+    """Return whether a text tells that a connection to another rank broke."""
+    return bool(_CONNECTION_LOST.search(text) and _COMMUNICATION.search(text))
 
 
 def is_peer_lost(error: BaseException) -> bool:
-    """Return whether an error is the consequence of another rank's end."""
-    text = f"{type(error).__name__}: {error}"
-    return bool(PEER_LOST.search(text) and _COMMUNICATION.search(text))
+    """Return whether an error, or one that it came from, is the consequence of another rank's end."""
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        if isinstance(cause, RuntimeError | ValueError) and is_connection_lost(f"{type(cause).__name__}: {cause}"):
+            return True
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+    return False
 
 
-def describe(error: BaseException) -> str:
-    """Return the error in one line and the end of its traceback, the user's own frames only."""
-    first = traceback.format_exception_only(error)[-1].strip()
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if "elastrain_trainer" not in f.filename and not f.filename.startswith("<frozen")]
-    where = "".join(traceback.format_list(own[-3:])).rstrip()
+def describe(error: BaseException, trace: TracebackType | None) -> str:
+    """Return the error in one line and the end of its traceback.
+
+    Args:
+        error: what was raised.
+        trace: where, from the user's first frame on.
+
+    """
+    first = "\n".join([f"{type(error).__qualname__}: {error}".rstrip(": "), *getattr(error, "__notes__", ())])
+    where = "".join(traceback.format_list(traceback.extract_tb(trace)[-3:])).rstrip()
     return f"{first}\n{where}".strip()
 
 
@@ -47,12 +72,9 @@ def describe_exit(code: int) -> str:
     return f"exit code {code}"
 
 
-def last_lines(path: Path, count: int) -> str:
-    """Return the last lines of a file; nothing if it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(path.stat().st_size - 16384, 0))
-            lines = file.read().decode(errors="replace").splitlines()
-    except OSError:
-        return ""
-    return "\n".join(lines[-count:])
+def cut(message: str, limit: int = MESSAGE_LIMIT) -> str:
+    """Return a message of at most so many characters: its beginning, which says what, and its end."""
+    if len(message) <= limit:
+        return message
+    first = message[: limit // 2].split("\n", 1)[0]
+    return f"{first}\n...{message[-(limit - len(first) - 4) :]}"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import socket
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, SupportsFloat
 
 
 def send(body: Mapping[str, Any]) -> bool:
@@ -14,11 +15,15 @@ def send(body: Mapping[str, Any]) -> bool:
     address = os.environ.get("ELASTRAIN_AGENT_SOCKET")
     if not address:
         return False
+    told = {name: value for name, value in body.items() if value is not None}
+    number = os.environ.get("ELASTRAIN_ROUND", "")
+    if number.isdecimal():
+        told["round"] = int(number)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
             out.setblocking(False)
-            out.sendto(json.dumps({k: v for k, v in body.items() if v is not None}).encode(), address)
-    except OSError:
+            out.sendto(json.dumps(told).encode(), address)
+    except (OSError, TypeError, ValueError):
         return False
     return True
 
@@ -29,7 +34,7 @@ def report_progress(
     total_steps: int | None = None,
     epoch: float | None = None,
     samples_per_second: float | None = None,
-    metrics: Mapping[str, float | str] | None = None,
+    metrics: Mapping[str, SupportsFloat | str] | None = None,
 ) -> None:
     """Report progress; call it from rank 0 as often as you like, at most one a second is sent on.
 
@@ -41,20 +46,20 @@ def report_progress(
         metrics: the newest values of what is logged, by name.
 
     """
-    values = {name: value if isinstance(value, str) else f"{value:.6g}" for name, value in (metrics or {}).items()}
+    values = {name: value if isinstance(value, str) else _text(value) for name, value in (metrics or {}).items()}
     send(
         {
             "type": "progress",
-            "step": step,
-            "totalSteps": total_steps,
-            "epoch": epoch,
-            "samplesPerSecond": samples_per_second,
+            "step": _whole(step),
+            "totalSteps": _whole(total_steps),
+            "epoch": _finite(epoch),
+            "samplesPerSecond": _finite(samples_per_second),
             "metrics": values or None,
         }
     )
 
 
-def report_checkpoint(*, step: int, path: str) -> None:
+def report_checkpoint(*, step: int, path: str | os.PathLike[str]) -> None:
     """Report a complete checkpoint; call it from rank 0 once it can be loaded.
 
     Args:
@@ -62,9 +67,30 @@ def report_checkpoint(*, step: int, path: str) -> None:
         path: its folder.
 
     """
-    send({"type": "checkpoint", "step": step, "path": path})
+    send({"type": "checkpoint", "step": _whole(step), "path": os.path.abspath(path)})  # noqa: PTH100 - links stay
 
 
 def report_phase(phase: Literal["training", "compiling", "evaluating", "saving"]) -> None:
     """Report what the worker is doing, where that may take longer than a step."""
     send({"type": "phase", "phase": phase})
+
+
+def _whole(value: int | None) -> int | None:
+    number = _finite(value)
+    return None if number is None else int(number)
+
+
+def _finite(value: SupportsFloat | None) -> float | None:
+    """Return a number of any kind, a tensor's or an array's too; None for what a report has no place for."""
+    try:
+        number = float(value) if value is not None else math.nan
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    return number if math.isfinite(number) and number >= 0 else None
+
+
+def _text(value: SupportsFloat) -> str:
+    try:
+        return f"{float(value):.6g}"
+    except (TypeError, ValueError, RuntimeError):
+        return str(value)[:100]

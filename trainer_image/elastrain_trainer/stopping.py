@@ -11,11 +11,13 @@ class StopSignal:
     """Whether this job was asked to stop at the next step boundary, agreed over all ranks.
 
     Make one before the loop. SIGTERM then only sets a flag; `agreed` is a collective that all ranks call after
-    each step, and from which all of them get the same answer.
+    each step, and from which all of them get the same answer. It does not wait for the step to end on the device:
+    what it returns was asked of the ranks a step before.
     """
 
     def __init__(self) -> None:
-        self._received = False
+        self._received = self._agreed = False
+        self._pending: tuple[Any, Any] | None = None  # what is reduced, and the work that does it
         signal.signal(signal.SIGTERM, self._receive)
 
     def _receive(self, _number: int, _frame: FrameType | None) -> None:
@@ -33,6 +35,12 @@ class StopSignal:
 
         if not (dist.is_available() and dist.is_initialized()):
             return self._received
-        flag = torch.tensor(float(self._received), device=device)
-        dist.all_reduce(flag, op=dist.ReduceOp.MAX)
-        return bool(flag.item())
+        if self._pending:
+            flag, work = self._pending
+            work.wait()
+            self._agreed = self._agreed or bool(flag.item())
+            self._pending = None
+        if not self._agreed:
+            flag = torch.tensor(float(self._received), device=device)
+            self._pending = flag, dist.all_reduce(flag, op=dist.ReduceOp.MAX, async_op=True)
+        return self._agreed

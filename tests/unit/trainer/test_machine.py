@@ -19,10 +19,9 @@ from elastrain_trainer.agent.machine import (
     Tell,
     Terminated,
     WorkersEnded,
-    WorkersFinished,
     step,
 )
-from elastrain_trainer.agent.protocol import Done, Failure, Leave, ProtocolError, Round, parse
+from elastrain_trainer.agent.protocol import Done, Endpoint, Failure, Leave, ProtocolError, Round, parse
 
 GOLDEN = Path(__file__).parents[2] / "golden/protocol"
 FAILURE = Failure("WorkerFailed", "ValueError", "2026-01-01T00:00:00Z", 1, 1)
@@ -30,13 +29,12 @@ LEAVE = Leave("fewer nodes")
 
 
 def told(number: int) -> Round:
-    return Round(number, "Start", f"uid-{number}", 1, 2, 0, "host", 1)
+    return Round(number, "Start", f"uid-{number}", 1, 2, 0, Endpoint("host", 1), Endpoint("host", 2))
 
 
 READY = State()
 RUNNING = State(Mode.RUNNING, round=3, workers=True)
 DONE = State(Mode.FINISHED, round=3)
-BARRIER = State(Mode.FINISHED, round=3, workers=True)
 FAILED = State(Mode.FAILED, round=3, failure=FAILURE)
 STOPPING = State(Mode.RUNNING, round=3, workers=True, stopping=True, next=told(4))
 
@@ -46,14 +44,10 @@ ROWS = [
     (RUNNING, told(3), RUNNING, ()),
     (RUNNING, told(2), RUNNING, ()),
     (RUNNING, told(4), STOPPING, (Stop(),)),
-    (BARRIER, told(4), State(Mode.FINISHED, 3, workers=True, stopping=True, next=told(4)), (Kill(),)),
     (STOPPING, told(4), STOPPING, ()),
     (STOPPING, WorkersEnded(FAILURE), State(Mode.RUNNING, 4, workers=True), (Start(told(4)), Tell())),
-    (STOPPING, WorkersFinished(), STOPPING, ()),
     (RUNNING, WorkersEnded(FAILURE), FAILED, (Tell(),)),
     (RUNNING, WorkersEnded(), DONE, (Tell(),)),
-    (RUNNING, WorkersFinished(), BARRIER, (Tell(),)),
-    (BARRIER, WorkersEnded(FAILURE), DONE, ()),
     (FAILED, told(4), State(Mode.RUNNING, 4, workers=True), (Start(told(4)), Tell())),
     (DONE, told(4), State(Mode.RUNNING, 4, workers=True), (Start(told(4)), Tell())),
 ]
@@ -86,12 +80,12 @@ def test_leaving_waits_for_the_workers_and_a_second_signal_kills_them(state: Sta
 
 
 def test_no_course_of_events_starts_workers_beside_others_or_for_an_older_round() -> None:
-    events: list[Event] = [told(1), told(2), LEAVE, Done(True, ""), WorkersFinished(), WorkersEnded(),
-                           WorkersEnded(FAILURE), Terminated()]  # fmt: skip
+    events: list[Event] = [told(1), told(2), LEAVE, Done(True, ""), WorkersEnded(), WorkersEnded(FAILURE),
+                           Terminated()]  # fmt: skip
     for course in itertools.product(events, repeat=5):
         state, alive, newest = State(), False, 0
         for event in course:
-            if isinstance(event, WorkersEnded | WorkersFinished) and not alive:
+            if isinstance(event, WorkersEnded) and not alive:
                 continue
             if isinstance(event, WorkersEnded):
                 alive = False
@@ -118,7 +112,14 @@ def test_golden_commands() -> None:
     assert parse(golden("leave.json"), "x") == Leave(str(golden("leave.json")["reason"]))
     newcomers = parse(golden("round-with-newcomers.json"), "sft-3-0")
     assert newcomers == Round(
-        4, "Scaled", "0d5e7d0c-6a3b-4f53-9d6e-5f0c7b1a2e11-4", 8, 2, 1, "sft-2-0.sft.default.svc", 39001
+        4,
+        "Scaled",
+        "0d5e7d0c-6a3b-4f53-9d6e-5f0c7b1a2e11-4",
+        8,
+        2,
+        1,
+        Endpoint("sft-2-0.sft.default.svc", 39001),
+        Endpoint("sft-0-0.sft.default.svc", 41236),
     )
 
 

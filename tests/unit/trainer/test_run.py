@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from elastrain_trainer.failures import describe_exit, is_peer_lost, last_lines
+from elastrain_trainer.failures import describe_exit, is_peer_lost
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -37,7 +37,7 @@ def run(folder: Path, *arguments: str) -> tuple[int, dict[str, str] | None]:
         ("def f(:", ("s.py",), 1, "InvalidArguments", "SyntaxError"),
         ("", ("none.py",), 1, "InvalidArguments", "there is no script none.py"),
         ("", ("-m", "no_such_module"), 1, "InvalidArguments", "no_such_module"),
-        ("import argparse; argparse.ArgumentParser().parse_args()", ("s.py", "--x"), 2, "InvalidArguments", "s.py --x"),
+        ("import argparse; argparse.ArgumentParser().parse_args()", ("s.py", "--x"), 2, "InvalidArguments", "nts: --x"),
         ("raise ValueError('bad data')", ("s.py",), 1, "WorkerFailed", "ValueError: bad data"),
         ("import no_such_package", ("s.py",), 1, "WorkerFailed", "No module named 'no_such_package'"),
         ("raise SystemExit('no licence')", ("s.py",), 1, "WorkerFailed", "no licence"),
@@ -72,12 +72,6 @@ def test_the_script_finds_what_it_would_find_under_torchrun(tmp_path: Path) -> N
 def test_exits_are_named() -> None:
     assert describe_exit(-9) == "killed by SIGKILL"
     assert describe_exit(3) == "exit code 3"
-
-
-def test_last_lines(tmp_path: Path) -> None:
-    (tmp_path / "log").write_text("\n".join(str(n) for n in range(5000)))
-    assert last_lines(tmp_path / "log", 2) == "4998\n4999"
-    assert last_lines(tmp_path / "none", 2) == ""
 
 
 def test_peer_lost_needs_a_communication_library() -> None:

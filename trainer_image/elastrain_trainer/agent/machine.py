@@ -38,7 +38,7 @@ class State:
 
     mode: Mode = Mode.READY
     round: int = 0  # the highest round that it acted for
-    workers: bool = False  # whether torchrun, and so any worker, may be alive
+    workers: bool = False  # whether any worker may be alive
     stopping: bool = False  # whether they were asked to end
     next: Round | None = None  # what to start when they have
     leaving: Done | Leave | None = None  # why to exit when they have
@@ -46,13 +46,8 @@ class State:
 
 
 @dataclass(frozen=True)
-class WorkersFinished:
-    """All workers of this pod ended with 0; torchrun still waits for its peers."""
-
-
-@dataclass(frozen=True)
 class WorkersEnded:
-    """torchrun ended; `failure` is None if it ended with 0."""
+    """All workers of this pod have ended; `failure` is None if all of them ended with 0."""
 
     failure: Failure | None = None
 
@@ -62,12 +57,12 @@ class Terminated:
     """The agent was sent SIGTERM or SIGINT."""
 
 
-Event = Round | Leave | Done | WorkersFinished | WorkersEnded | Terminated
+Event = Round | Leave | Done | WorkersEnded | Terminated
 
 
 @dataclass(frozen=True)
 class Start:
-    """Start torchrun for a round."""
+    """Start the workers of a round."""
 
     round: Round
 
@@ -119,10 +114,6 @@ def step(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
             if state.stopping and state.leaving:
                 return state, (Kill(),)
             return _told_to_go(state, Leave("the pod is being deleted"))
-        case WorkersFinished():
-            if not state.workers or state.stopping:
-                return state, ()
-            return replace(state, mode=Mode.FINISHED), (Tell(),)
         case WorkersEnded():
             return _ended(state, event)
 
@@ -135,9 +126,7 @@ def _told_round(state: State, told: Round) -> tuple[State, tuple[Effect, ...]]:
         return _start(told)
     if state.stopping:
         return replace(state, next=told), ()
-    # Workers that are done only wait for peers that will not come.
-    effect: Effect = Kill() if state.mode is Mode.FINISHED else Stop()
-    return replace(state, stopping=True, next=told), (effect,)
+    return replace(state, stopping=True, next=told), (Stop(),)
 
 
 def _told_to_go(state: State, why: Leave | Done) -> tuple[State, tuple[Effect, ...]]:
@@ -145,8 +134,7 @@ def _told_to_go(state: State, why: Leave | Done) -> tuple[State, tuple[Effect, .
         return _exit(replace(state, leaving=why))
     if state.stopping:
         return replace(state, leaving=why, next=None), ()
-    effect: Effect = Kill() if state.mode is Mode.FINISHED else Stop()
-    return replace(state, leaving=why, next=None, stopping=True), (effect,)
+    return replace(state, leaving=why, next=None, stopping=True), (Stop(),)
 
 
 def _ended(state: State, event: WorkersEnded) -> tuple[State, tuple[Effect, ...]]:
@@ -155,8 +143,6 @@ def _ended(state: State, event: WorkersEnded) -> tuple[State, tuple[Effect, ...]
         return _exit(idle)
     if state.next:
         return _start(state.next)
-    if state.mode is Mode.FINISHED:
-        return idle, ()
     if event.failure:
         return replace(idle, mode=Mode.FAILED, failure=event.failure), (Tell(),)
     return replace(idle, mode=Mode.FINISHED), (Tell(),)

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import queue
 import signal
-import socket
 import sys
 import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from elastrain_trainer.agent import environment as surroundings
-from elastrain_trainer.agent import machine, protocol
+from elastrain_trainer.agent import machine, protocol, word
 from elastrain_trainer.agent.client import Listener, Reporter
+from elastrain_trainer.agent.mailbox import Mailbox
 from elastrain_trainer.agent.ports import HeldPorts
-from elastrain_trainer.agent.workers import Workers, adopt_orphans
+from elastrain_trainer.agent.workers import SOCKET, Workers, adopt_orphans, now
 
 log = logging.getLogger("elastrain.agent")
 
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 FLUSH_SECONDS = 5.0
-PROGRESS_SECONDS = 1.0
+MEMORY = Path("/dev/shm")  # noqa: S108 - where there is no other folder to write to
 
 
 class _ChildEnded:
@@ -34,36 +34,39 @@ class _ChildEnded:
 class Agent:
     """One agent, from its start to its exit code."""
 
-    def __init__(self, environment: surroundings.Environment, arguments: list[str]) -> None:
+    def __init__(self, environment: surroundings.Environment) -> None:
         self._environment = environment
         self._events: queue.SimpleQueue[machine.Event | _ChildEnded] = queue.SimpleQueue()
         self._state = machine.State()
-        self._folder = Path(tempfile.mkdtemp(prefix="elastrain-agent-"))
+        folder = _folder()
+        self._mailbox = Mailbox(folder / SOCKET)
+        self._workers = Workers(environment, folder)
         self._ports = HeldPorts(environment.pod_ip)
-        self._workers = Workers(environment, arguments, self._folder / "socket")
+        self._ports_in_use: HeldPorts | None = None
         self._reporter = Reporter(environment)
         self._listener = Listener(environment, self._events.put, self._reporter.greet)
         self._exit: machine.Exit | None = None
-        self._progressed = 0.0
 
     def run(self) -> int:
         """Work until the job is over or this pod is to go; return the exit code."""
         adopt_orphans()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in STOP_SIGNALS:
             signal.signal(number, lambda *_: self._events.put(machine.Terminated()))
         signal.signal(signal.SIGCHLD, lambda *_: self._events.put(_ChildEnded()))
-        threading.Thread(target=self._listen_to_workers, name="socket", daemon=True).start()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
         log.info("pod %s of job %s waits for a round", self._environment.pod, self._environment.job)
+        threading.Thread(target=self._pass_on, name="mailbox", daemon=True).start()
         self._tell()
         self._reporter.start()
         self._listener.start()
-        while self._exit is None:
-            self._handle(self._next_event())
-        self._workers.kill()
-        self._workers.reap()
-        self._listener.stop()
+        try:
+            while self._exit is None:
+                self._handle(self._next_event())
+        finally:
+            self._workers.kill()
+            self._workers.reap()
+        self._leave_word(self._exit.outcome, self._exit.failure)
         self._reporter.flush(FLUSH_SECONDS)
-        self._leave_word(self._exit)
         log.info("exit code %d: %s", self._exit.code, self._exit.outcome)
         return self._exit.code
 
@@ -84,20 +87,22 @@ class Agent:
             code = self._workers.reap()
             if code is None:
                 return
-            # Nothing of a round outlives its torchrun.
+            # Nothing of a round outlives its launcher.
             self._workers.kill()
             event = machine.WorkersEnded(self._workers.failure(code))
         log_event(event, asked=self._state.stopping)
+        before = self._state
         self._state, effects = machine.step(self._state, event)
+        if isinstance(self._state.leaving, protocol.Leave) and not before.leaving:
+            # Said beforehand, in case the kubelet's patience ends before the workers do.
+            self._leave_word("left", None)
         for effect in effects:
             self._execute(effect)
 
     def _execute(self, effect: machine.Effect) -> None:
         match effect:
             case machine.Start(told):
-                self._ports.release()
-                self._workers.start(told)
-                self._ports = HeldPorts(self._environment.pod_ip)
+                self._start(told)
             case machine.Stop():
                 self._workers.stop()
             case machine.Kill():
@@ -106,6 +111,13 @@ class Agent:
                 self._tell()
             case machine.Exit():
                 self._exit = effect
+
+    def _start(self, told: protocol.Round) -> None:
+        if self._ports_in_use:
+            self._ports_in_use.release()
+        self._ports_in_use, self._ports = self._ports, HeldPorts(self._environment.pod_ip)
+        self._mailbox.of_round(told.number, told.node_rank)
+        self._workers.start(told)
 
     def _tell(self) -> None:
         body: dict[str, Any] = {
@@ -118,38 +130,22 @@ class Agent:
             body["failure"] = self._state.failure.to_json()
         self._reporter.report(body)
 
-    def _listen_to_workers(self) -> None:
-        """Pass on what workers send to the agent's socket: progress at most once a second, the rest at once."""
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as server:
-            server.bind(str(self._folder / "socket"))
-            while True:
-                try:
-                    body = json.loads(server.recv(65536))
-                    kind = body["type"]
-                except (ValueError, KeyError, TypeError):
-                    continue
-                if kind == "workersFinished":
-                    self._events.put(machine.WorkersFinished())
-                elif kind in ("progress", "checkpoint", "phase"):
-                    self._pass_on(body)
+    def _pass_on(self) -> None:
+        while True:
+            report = self._mailbox.receive()
+            if report:
+                self._reporter.report(report)
 
-    def _pass_on(self, body: dict[str, Any]) -> None:
-        moment = time.monotonic()
-        last = body.get("step") is not None and body.get("step") == body.get("totalSteps")
-        if body["type"] == "progress" and not last:
-            if moment - self._progressed < PROGRESS_SECONDS:
-                return
-            self._progressed = moment
-        self._reporter.report({**body, "round": self._state.round})
+    def _leave_word(self, outcome: str, failure: protocol.Failure | None) -> None:
+        word.leave(self._environment.termination_log, word.last_word(outcome, self._state.round, failure))
 
-    def _leave_word(self, end: machine.Exit) -> None:
-        body: dict[str, Any] = {"version": protocol.VERSION, "outcome": end.outcome, "round": self._state.round}
-        if end.failure:
-            body |= {k: v for k, v in end.failure.to_json().items() if k != "time"}
-        try:
-            self._environment.termination_log.write_text(json.dumps(body))
-        except OSError as error:
-            log.warning("cannot write the termination message: %s", error)
+
+def _folder() -> Path:
+    """Return a new folder of the agent's own, in memory where no other can be written to."""
+    try:
+        return Path(tempfile.mkdtemp(prefix="elastrain-"))
+    except OSError:  # a read-only root file system
+        return Path(tempfile.mkdtemp(prefix="elastrain-", dir=MEMORY))
 
 
 def log_event(event: machine.Event, *, asked: bool) -> None:
@@ -165,27 +161,34 @@ def log_event(event: machine.Event, *, asked: bool) -> None:
             log.info("workers have stopped")
         case machine.WorkersEnded(failure) if failure:
             log.error("workers failed: %s: %s", failure.reason, failure.message)
-        case machine.WorkersEnded() | machine.WorkersFinished():
+        case machine.WorkersEnded():
             log.info("workers ended with exit code 0")
         case machine.Terminated():
             log.info("SIGTERM: stopping")
 
 
-def main() -> None:
-    """Run the agent with the script and its arguments from the command line."""
+def main() -> NoReturn:
+    """Run the agent with the script and its arguments from the command line; always leaves a last word."""
     logging.basicConfig(
         level=os.environ.get("ELASTRAIN_LOG_LEVEL", "INFO"),
         stream=sys.stderr,
         format="%(asctime)s elastrain: %(message)s",
         datefmt="%H:%M:%S",
     )
-    arguments = sys.argv[1:]
-    if not arguments:
-        sys.exit(
-            "elastrain: no script: give the trainer container `args: [train.py, ...]` or `args: [-m, module, ...]`"
-        )
     try:
-        environment = surroundings.read(os.environ)
+        environment = surroundings.read(os.environ, sys.argv[1:])
     except surroundings.EnvironmentIncomplete as error:
-        sys.exit(f"elastrain: {error}")
-    sys.exit(Agent(environment, arguments).run())
+        _give_up(machine.ExitCode.USER_ERROR, "userError", "InvalidArguments", str(error))
+    try:
+        code = Agent(environment).run()
+    except Exception as error:
+        log.exception("the agent itself failed")
+        _give_up(machine.ExitCode.RETRY, "retry", "AgentFailed", f"{type(error).__name__}: {error}")
+    sys.exit(code)
+
+
+def _give_up(code: int, outcome: str, reason: str, message: str) -> NoReturn:
+    failure = protocol.Failure(reason, message, now())
+    word.leave(surroundings.termination_log(os.environ), word.last_word(outcome, 0, failure))
+    log.error("%s", message)
+    sys.exit(code)

@@ -6,12 +6,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from elastrain_trainer.failures import cut
+
 VERSION = 1
-MESSAGE_LIMIT = 1024
 
 
 class ProtocolError(Exception):
     """The coordinator said something that this agent does not understand."""
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A host name or address, and a port."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True)
@@ -24,8 +36,8 @@ class Round:
     processes_per_node: int
     nodes: int
     node_rank: int
-    host: str
-    port: int
+    rendezvous: Endpoint
+    store: Endpoint  # of the process group
 
 
 @dataclass(frozen=True)
@@ -61,8 +73,8 @@ def parse(body: Mapping[str, Any], pod: str) -> Command:
                 return Leave(str(body.get("reason", "")))
             case "done":
                 return Done(body["outcome"] == "Complete", str(body.get("message", "")))
-    except (KeyError, TypeError, ValueError) as error:
-        raise ProtocolError(f"the coordinator's answer lacks or garbles {error}: {dict(body)}") from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ProtocolError(f"the coordinator's answer lacks or garbles {error}: {str(body)[:500]}") from error
     raise ProtocolError(f"the coordinator sent an unknown command: {body['command']!r}")
 
 
@@ -77,9 +89,13 @@ def _round(body: Mapping[str, Any], pod: str) -> Round:
         processes_per_node=int(body["processesPerNode"]),
         nodes=len(joining),
         node_rank=joining.index(pod),
-        host=str(body["rendezvous"]["host"]),
-        port=int(body["rendezvous"]["port"]),
+        rendezvous=_endpoint(body["rendezvous"]),
+        store=_endpoint(body["store"]),
     )
+
+
+def _endpoint(body: Mapping[str, Any]) -> Endpoint:
+    return Endpoint(str(body["host"]), int(body["port"]))
 
 
 @dataclass(frozen=True)
@@ -94,7 +110,7 @@ class Failure:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as in a state report."""
-        body: dict[str, Any] = {"reason": self.reason, "message": self.message[:MESSAGE_LIMIT], "time": self.time}
+        body: dict[str, Any] = {"reason": self.reason, "message": cut(self.message), "time": self.time}
         if self.rank is not None:
             body["rank"] = self.rank
         if self.exit_code is not None:

@@ -1,7 +1,7 @@
-"""torchrun and its workers as processes: starting, stopping, reaping, and what their end means.
+"""The launcher and its workers as processes: starting, stopping, reaping, and what their end means.
 
 The agent is PID 1, so orphans become its children; outside a container it asks the kernel for the same. torchrun
-gives each worker a session of its own, so a group kill would miss them: all descendants are killed.
+gives each worker a session of its own, so killing a process group would miss them: all descendants are killed.
 """
 
 from __future__ import annotations
@@ -13,20 +13,31 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from elastrain_trainer.agent import cgroup
 from elastrain_trainer.agent.environment import Environment
 from elastrain_trainer.agent.protocol import Failure, Round
+from elastrain_trainer.failures import describe_exit
 
 _PR_SET_CHILD_SUBREAPER = 36
 JOIN_SECONDS = 120
-"""How long torchrun waits for all members of a round to meet."""
+"""How long the members of a round wait for each other."""
 
-ACCELERATOR_DEVICES = ("/dev/nvidia0", "/dev/kfd", "/dev/accel", "/dev/habanalabs0", "/dev/neuron0", "/dev/davinci0")
+KILL_SECONDS = 10
+"""How long processes that were sent SIGKILL are waited for: some hang in the kernel."""
+
+SOCKET = "socket"
+"""The name of the socket that workers report to, in the agent's folder."""
+
+LOGS, FAILURE = "workers", "failure.json"
+"""What a round's folder has: a folder for each worker, and word of how the first one failed."""
+
+ACCELERATOR_DEVICES = ("nvidia[0-9]*", "kfd", "dxg", "accel/accel*", "accel[0-9]*", "vfio/[0-9]*", "neuron[0-9]*",
+                       "davinci[0-9]*", "dri/renderD*")  # fmt: skip
 
 
 def adopt_orphans() -> None:
@@ -55,37 +66,25 @@ def descendants() -> list[int]:
     return found
 
 
-def oom_kills() -> int:
-    """Return how many processes of this container the memory limit has killed; 0 where that is not told."""
-    for path in ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"):
-        try:
-            lines = Path(path).read_text().splitlines()
-        except OSError:
-            continue
-        for line in lines:
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
-    return 0
-
-
 class Workers:
-    """The workers of one round."""
+    """The workers of one round after the other."""
 
-    def __init__(self, environment: Environment, arguments: list[str], socket_path: Path) -> None:
-        self._environment, self._arguments, self._socket = environment, arguments, socket_path
+    def __init__(self, environment: Environment, folder: Path) -> None:
+        self._environment, self._root = environment, folder
         self._folder: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._oom_kills = 0
         self._deadline: float | None = None
 
     def start(self, told: Round) -> None:
-        """Start torchrun for a round."""
+        """Start the launcher for a round, and with it the workers."""
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
-        self._folder = Path(tempfile.mkdtemp(prefix=f"elastrain-round-{told.number}-"))
-        self._oom_kills, self._deadline = oom_kills(), None
-        argv = command(told, self._environment, self._folder, self._arguments)
-        self._process = subprocess.Popen(argv, env=variables(told, self._folder, self._socket), start_new_session=True)
+        self._folder = self._root / f"round-{told.number}"
+        (self._folder / LOGS).mkdir(parents=True)
+        self._oom_kills, self._deadline = cgroup.oom_kills(), None
+        argv = command(told, self._environment, self._folder)
+        self._process = subprocess.Popen(argv, env=variables(told, self._root / SOCKET), start_new_session=True)
 
     def stop(self) -> None:
         """Ask the workers to end; they have leaveSeconds."""
@@ -113,7 +112,7 @@ class Workers:
     def kill(self) -> None:
         """Kill every descendant of the agent."""
         self._deadline = None
-        end = time.monotonic() + 10
+        end = time.monotonic() + KILL_SECONDS
         while (alive := descendants()) and time.monotonic() < end:
             for pid in alive:
                 try:
@@ -123,7 +122,7 @@ class Workers:
             time.sleep(0.01)
 
     def reap(self) -> int | None:
-        """Collect every child that has ended; return torchrun's exit code if it is among them."""
+        """Collect every child that has ended; return the launcher's exit code if it is among them."""
         code = None
         while True:
             try:
@@ -138,80 +137,62 @@ class Workers:
                 self._process, self._deadline = None, None
 
     def failure(self, code: int) -> Failure | None:
-        """Return how the workers failed, once torchrun has ended with this code; None if they did not."""
+        """Return how the workers failed, once the launcher has ended with this code; None if they did not."""
         if code == 0:
             return None
         said = self._said()
-        exit_code = said.get("exitCode", code)
-        reason, message = (
-            said.get("reason", "WorkerFailed"),
-            said.get("message", f"torchrun ended with exit code {code}"),
-        )
-        if oom_kills() > self._oom_kills:
+        reason = said.get("reason", "WorkerFailed")
+        message = said.get("message", f"the workers' launcher ended: {describe_exit(code)}")
+        if cgroup.oom_kills() > self._oom_kills:
             reason, message = "OOMKilled", f"a worker exceeded the container's memory limit and was killed; {message}"
-        return Failure(reason, message, said.get("time") or now(), said.get("rank"), exit_code)
+        return Failure(reason, message, said.get("time") or now(), said.get("rank"), said.get("exitCode"))
 
     def _said(self) -> dict[str, Any]:
         try:
-            return dict(json.loads((self._folder or Path()).joinpath("failure.json").read_text()))
+            return dict(json.loads((self._folder or Path()).joinpath(FAILURE).read_text()))
         except (OSError, ValueError):
-            return {}  # torchrun was killed before it could say anything
+            return {}  # the launcher was killed before it could say anything
 
 
-def command(told: Round, environment: Environment, folder: Path, arguments: list[str]) -> list[str]:
-    """Return the command line of torchrun for a round: exact numbers, c10d on the first member's name."""
-    host = f"[{told.host}]" if ":" in told.host else told.host
-    conf = f"is_host={int(told.node_rank == 0)},join_timeout={JOIN_SECONDS},read_timeout=60,keep_alive_interval=1"
+def command(told: Round, environment: Environment, folder: Path) -> list[str]:
+    """Return the command line of the launcher for a round: exact numbers, and where the members meet."""
     return [
         sys.executable, "-m", "elastrain_trainer.agent.launch",
         f"--nnodes={told.nodes}",
+        f"--node-rank={told.node_rank}",
         f"--nproc-per-node={told.processes_per_node}",
-        "--max-restarts=0",
-        "--rdzv-backend=c10d",
         f"--rdzv-id={told.rendezvous_id}",
-        f"--rdzv-endpoint={host}:{told.port}",
-        f"--rdzv-conf={conf},keep_alive_max_attempt=5",
-        f"--local-addr={environment.pod_ip}",
-        f"--log-dir={folder / 'logs'}",
-        "--tee=3",
-        "--log-line-prefix-template=[rank ${rank}] ",
+        f"--rdzv-endpoint={told.rendezvous}",
+        f"--master-endpoint={told.store}",
+        f"--join-timeout={JOIN_SECONDS}",
         f"--shutdown-timeout={environment.leave_seconds}",
-        "-m", "elastrain_trainer.run", *arguments,
+        f"--local-addr={environment.pod_ip}",
+        f"--log-dir={folder / LOGS}",
+        f"--failure-file={folder / FAILURE}",
+        "--", *environment.arguments,
     ]  # fmt: skip
 
 
-def variables(told: Round, folder: Path, socket_path: Path) -> dict[str, str]:
-    """Return the environment of torchrun and its workers."""
+def variables(told: Round, socket_path: Path) -> dict[str, str]:
+    """Return the environment of the launcher and its workers; what the template sets is kept."""
     ours = {
         "ELASTRAIN_ROUND": str(told.number),
-        "ELASTRAIN_NODE_RANK": str(told.node_rank),
         "ELASTRAIN_AGENT_SOCKET": str(socket_path),
-        "ELASTRAIN_FAILURE_FILE": str(folder / "failure.json"),
-        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
-        "TORCH_ELASTIC_WORKER_IDENTICAL": "1",
-        "PYTHONUNBUFFERED": "1",
+        "TORCH_ELASTIC_WORKER_IDENTICAL": "1",  # every node has as many workers, so ranks need no exchange
     }
-    defaults = {"OMP_NUM_THREADS": str(max(_processors() // told.processes_per_node, 1))}
-    if not any(Path(device).exists() for device in ACCELERATOR_DEVICES):
+    defaults = {
+        "PYTHONUNBUFFERED": "1",
+        "OMP_NUM_THREADS": str(max(cgroup.processors() // told.processes_per_node, 1)),
+    }
+    if not has_accelerator():
         # Without it Accelerate takes each worker for a job of its own where there is no accelerator.
         defaults["ACCELERATE_USE_CPU"] = "true"
     return {**defaults, **os.environ, **ours}
 
 
-def _processors() -> int:
-    """Return how many processors this container may use."""
-    allowed = len(os.sched_getaffinity(0))
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        limit = float(quota) / float(period) if quota != "max" else allowed
-    except (OSError, ValueError):
-        try:
-            folder = Path("/sys/fs/cgroup/cpu")
-            micro = int((folder / "cpu.cfs_quota_us").read_text())
-            limit = micro / int((folder / "cpu.cfs_period_us").read_text()) if micro > 0 else allowed
-        except (OSError, ValueError):
-            limit = allowed
-    return max(min(allowed, int(limit)), 1)
+def has_accelerator(devices: Path = Path("/dev")) -> bool:
+    """Return whether this container has been given any accelerator, as far as device files tell."""
+    return any(next(devices.glob(pattern), None) for pattern in ACCELERATOR_DEVICES)
 
 
 def now() -> str:

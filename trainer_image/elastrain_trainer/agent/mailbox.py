@@ -1,0 +1,60 @@
+"""The socket by which workers tell the agent of their progress."""
+
+from __future__ import annotations
+
+import json
+import math
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+PROGRESS_SECONDS = 1.0
+"""Progress is passed on at most this often; the last step always is."""
+
+KINDS = ("progress", "checkpoint", "phase")
+
+
+class Mailbox:
+    """Receives datagrams; none of them can block, or harm more than itself."""
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(str(path))
+        self._clock = clock
+        self._passed_on = -math.inf
+        self._round, self._node_rank = 0, 0
+
+    def of_round(self, number: int, node_rank: int) -> None:
+        """Take reports for this round's from now on; those that name another round are dropped."""
+        self._round, self._node_rank = number, node_rank
+
+    def receive(self) -> dict[str, Any] | None:
+        """Wait for one datagram; return the report to send on, None if it is not to be."""
+        try:
+            return self.accept(self._socket.recv(65536))
+        except OSError:
+            return None
+
+    def accept(self, datagram: bytes) -> dict[str, Any] | None:
+        """Return the report to send on for a datagram; None if it is of no use."""
+        try:
+            body = json.loads(datagram)
+            kind, number = body["type"], body.pop("round", self._round)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return None
+        if kind not in KINDS or number != self._round or not self._round:
+            return None
+        if kind == "progress" and not self._is_due(body):
+            return None
+        return {**body, "round": self._round}
+
+    def _is_due(self, body: dict[str, Any]) -> bool:
+        if self._node_rank != 0:
+            return False  # the progress of a round is told once
+        now, last = self._clock(), body.get("step") is not None and body.get("step") == body.get("totalSteps")
+        if not last and now - self._passed_on < PROGRESS_SECONDS:
+            return False
+        self._passed_on = now
+        return True
