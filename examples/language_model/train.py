@@ -110,6 +110,9 @@ def resume(arguments: argparse.Namespace, accelerator: Accelerator, model: torch
     accelerator.unwrap_model(model).load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
     accelerator.print(f"resumed after step {step_of(found)} from {found}")
+    if accelerator.is_main_process:  # what an earlier start said last may not have arrived
+        report_progress(step=step_of(found), total_steps=arguments.max_steps)
+        report_checkpoint(step=step_of(found), path=str(found))
     return step_of(found)
 
 

@@ -1,4 +1,4 @@
-"""What a training script tells the agent of its pod: datagrams that never block and never fail the script."""
+"""What a training script tells the agent of its pod: datagrams that hardly ever block and never fail the script."""
 
 from __future__ import annotations
 
@@ -9,9 +9,21 @@ import socket
 from collections.abc import Mapping
 from typing import Any, Literal, SupportsFloat
 
+MATTERS_SECONDS = 2.0
+"""How long a report that no later one will replace waits for room: a socket's queue may hold as few as ten."""
 
-def send(body: Mapping[str, Any]) -> bool:
-    """Send one report to the agent; return whether it was taken (there may be no agent, or it may be busy)."""
+
+def send(body: Mapping[str, Any], *, patience: float = 0) -> bool:
+    """Send one report to the agent.
+
+    Args:
+        body: of the report.
+        patience: how many seconds to wait for room if the agent is busy.
+
+    Returns:
+        Whether it was taken: there may be no agent, or it may be busy.
+
+    """
     address = os.environ.get("ELASTRAIN_AGENT_SOCKET")
     if not address:
         return False
@@ -21,8 +33,9 @@ def send(body: Mapping[str, Any]) -> bool:
         told["round"] = int(number)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
-            out.setblocking(False)
-            out.sendto(json.dumps(told).encode(), address)
+            out.connect(address)
+            out.settimeout(patience)
+            out.send(json.dumps(told).encode())
     except (OSError, TypeError, ValueError):
         return False
     return True
@@ -47,6 +60,7 @@ def report_progress(
 
     """
     values = {name: value if isinstance(value, str) else _text(value) for name, value in (metrics or {}).items()}
+    last = _whole(step) is not None and _whole(step) == _whole(total_steps)
     send(
         {
             "type": "progress",
@@ -55,7 +69,8 @@ def report_progress(
             "epoch": _finite(epoch),
             "samplesPerSecond": _finite(samples_per_second),
             "metrics": values or None,
-        }
+        },
+        patience=MATTERS_SECONDS if last else 0,
     )
 
 
@@ -67,7 +82,8 @@ def report_checkpoint(*, step: int, path: str | os.PathLike[str]) -> None:
         path: its folder.
 
     """
-    send({"type": "checkpoint", "step": _whole(step), "path": os.path.abspath(path)})  # noqa: PTH100 - links stay
+    body = {"type": "checkpoint", "step": _whole(step), "path": os.path.abspath(path)}  # noqa: PTH100 - links stay
+    send(body, patience=MATTERS_SECONDS)
 
 
 def report_phase(phase: Literal["training", "compiling", "evaluating", "saving"]) -> None:

@@ -191,7 +191,7 @@ class Listener(threading.Thread):
 
 
 class Reporter(threading.Thread):
-    """Sends reports until they arrive; of each kind only the newest matters."""
+    """Sends reports until they arrive, in their order; of each kind only the newest matters."""
 
     def __init__(self, environment: Environment) -> None:
         super().__init__(name="reporter", daemon=True)
@@ -206,6 +206,7 @@ class Reporter(threading.Thread):
         with self._changed:
             if body["type"] == "state":
                 self._state = body
+            self._waiting.pop(body["type"], None)  # it goes behind what was reported before it
             self._waiting[body["type"]] = {"version": protocol.VERSION, **body}
             self._changed.notify_all()
 
@@ -239,8 +240,7 @@ class Reporter(threading.Thread):
     def _next(self) -> tuple[str, dict[str, Any]]:
         with self._changed:
             self._changed.wait_for(lambda: self._waiting)
-            kind = "state" if "state" in self._waiting else next(iter(self._waiting))
-            return kind, self._waiting[kind]
+            return next(iter(self._waiting.items()))
 
     def flush(self, seconds: float) -> None:
         """Wait until all reports were sent, but not longer than this."""

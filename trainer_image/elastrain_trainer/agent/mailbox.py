@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import socket
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +22,9 @@ class Mailbox:
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.bind(str(path))
+        self._path = str(path)
+        self._socket.bind(self._path)
+        self._settled = threading.Event()
         self._clock = clock
         self._passed_on = -math.inf
         self._round, self._node_rank = 0, 0
@@ -33,9 +36,24 @@ class Mailbox:
     def receive(self) -> dict[str, Any] | None:
         """Wait for one datagram; return the report to send on, None if it is not to be."""
         try:
-            return self.accept(self._socket.recv(65536))
+            datagram = self._socket.recv(65536)
         except OSError:
             return None
+        if not datagram:
+            self._settled.set()
+        return self.accept(datagram)
+
+    def settle(self, seconds: float) -> bool:
+        """Wait, while another thread receives, until all that was sent so far has been dealt with; return whether."""
+        self._settled.clear()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as marker:
+            marker.settimeout(seconds)
+            try:
+                marker.connect(self._path)
+                marker.send(b"")
+            except OSError:
+                return False
+        return self._settled.wait(seconds)
 
     def accept(self, datagram: bytes) -> dict[str, Any] | None:
         """Return the report to send on for a datagram; None if it is of no use."""
@@ -58,3 +76,7 @@ class Mailbox:
             return False
         self._passed_on = now
         return True
+
+    def close(self) -> None:
+        """Receive no more."""
+        self._socket.close()

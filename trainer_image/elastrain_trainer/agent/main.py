@@ -24,6 +24,7 @@ log = logging.getLogger("elastrain.agent")
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 FLUSH_SECONDS = 5.0
+SETTLE_SECONDS = 2.0
 MEMORY = Path("/dev/shm")  # noqa: S108 - where there is no other folder to write to
 
 
@@ -89,6 +90,7 @@ class Agent:
                 return
             # Nothing of a round outlives its launcher.
             self._workers.kill()
+            self._mailbox.settle(SETTLE_SECONDS)  # what they said comes before that they ended
             event = machine.WorkersEnded(self._workers.failure(code))
         log_event(event, asked=self._state.stopping)
         before = self._state
