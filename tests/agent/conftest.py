@@ -125,12 +125,14 @@ class Job:
         self.directive = directive
         self.loop.call_soon_threadsafe(self.coordinator.publish, JOB, directive)
 
-    def round(self, *names: str, processes: int = 1) -> int:
+    def round(
+        self, *names: str, processes: int = 1, continuing: tuple[str, ...] = (), leavers: tuple[str, ...] = ()
+    ) -> int:
         """Publish the next round of these pods once all of them are ready; return its number."""
         agents = {name: self.waits_for(name, {"ready", "failed", "finished", "running"}) for name in names}
         self.number += 1
-        host, ports = self.pods[names[0]].address, agents[names[0]].ports
-        members = tuple(Member(name, self.pods[name].address, joining=True) for name in names)
+        host, first = names[0], next((name for name in names if name not in continuing), names[0])
+        members = tuple(Member(name, self.pods[name].address, joining=name not in continuing) for name in names)
         self.publish(
             Directive(
                 round=Round(
@@ -139,8 +141,9 @@ class Job:
                     f"job-uid-{self.number}",
                     processes,
                     members,
-                    Endpoint(host, ports.rendezvous),
-                    Endpoint(host, ports.store),
+                    Endpoint(self.pods[first].address, agents[first].ports.rendezvous),
+                    Endpoint(self.pods[host].address, agents[host].ports.store),
+                    leavers,
                 )
             )
         )

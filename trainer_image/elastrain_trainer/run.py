@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 from types import TracebackType
 
+from elastrain_trainer import alone
 from elastrain_trainer.checkpoint import StaleRound, raise_fence
 from elastrain_trainer.failures import WORD, describe, is_peer_lost
 
@@ -31,7 +32,10 @@ def main(arguments: list[str]) -> None:
     """Run the script and end as it ends."""
     faulthandler.enable()
     try:
-        _fence()
+        if os.environ.get("ELASTRAIN_ALONE"):
+            alone.begin()
+        else:
+            _fence()
         _run(arguments)
     except SystemExit as end:
         if end.code not in (None, 0):

@@ -31,6 +31,10 @@ def answer(directive: Directive, pod: str, after: int) -> Answer | None:
     if pod in directive.leaving:
         return Leave(directive.leaving[pod])
     published = directive.round
-    if published and published.number > after and any(member.pod == pod for member in published.members):
+    if (
+        published
+        and published.number > after
+        and (pod in published.leavers or any(member.pod == pod for member in published.members))
+    ):
         return published
     return None

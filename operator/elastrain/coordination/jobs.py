@@ -71,7 +71,8 @@ class _Job:
 
     def oldest_round(self) -> int:
         """The number of the oldest round whose progress and checkpoints count."""
-        return self.directive.round.number if self.directive and self.directive.round else 0
+        published = self.directive.round if self.directive else None
+        return (published.previous or published.number) if published else 0
 
 
 class Jobs:
@@ -228,9 +229,15 @@ class Jobs:
             report.ports,
             since=self._clock(),
             failure=report.failure,
+            in_place=report.in_place,
+            formed=report.formed,
+            stalled=report.stalled,
+            stalled_since=self._clock() if report.stalled else None,
         )
         if before and (before.state, before.round) == (now.state, now.round):
             now = replace(now, since=before.since)
+        if before and before.stalled == now.stalled:
+            now = replace(now, stalled_since=before.stalled_since)
         if now != before:
             job.agents[caller.pod_uid] = now
             self._wake(key)

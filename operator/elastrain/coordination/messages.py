@@ -100,6 +100,9 @@ class StateReport(_Model):
     round: SmallNumber
     ports_body: _PortsBody = Field(alias="ports")
     failure_body: _FailureBody | None = Field(None, alias="failure")
+    in_place: bool = False
+    formed: SmallNumber = 0
+    stalled: SmallNumber = 0
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -304,6 +307,7 @@ def _round(round_: Round) -> dict[str, Any]:
         "members": [
             {"pod": member.pod, "address": member.address, "joining": member.joining} for member in round_.members
         ],
+        "leavers": list(round_.leavers),
         "rendezvous": _endpoint(round_.rendezvous),
         "store": _endpoint(round_.store),
     }

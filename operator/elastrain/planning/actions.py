@@ -89,6 +89,8 @@ class Round:
     members: tuple[Member, ...]
     rendezvous: Endpoint  # of the joining members' torchrun, hosted by the first of them
     store: Endpoint  # of the round's process group, hosted by the first member
+    leavers: tuple[str, ...] = ()  # pods that train on in the round before until this one is complete, then end
+    previous: int = 0  # the round that trains until this one has formed; 0: none. Not told to agents
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,7 @@ class Directive:
 
     An agent asks with the number of the last round it heard of. It is told that the job is done if there is an
     outcome; else to leave if its pod is in `leaving`; else the round, if that is newer and has its pod as a
-    member; else it waits.
+    member or a leaver; else it waits.
     """
 
     round: Round | None = None

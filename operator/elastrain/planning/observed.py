@@ -65,6 +65,10 @@ class Agent:
     ports: Ports
     since: datetime
     failure: WorkerFailure | None = None
+    in_place: bool = False  # whether its workers can go on into the next round as they are
+    formed: int = 0  # the newest round that they have trained in, if so
+    stalled: int = 0  # the round whose group is broken while they wait for the next; 0: none
+    stalled_since: datetime | None = None  # when the coordinator first heard of that
 
 
 @dataclass(frozen=True, slots=True)

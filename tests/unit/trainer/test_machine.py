@@ -11,8 +11,12 @@ import pytest
 from elastrain_trainer.agent.machine import (
     Event,
     Exit,
+    Grace,
+    GraceOver,
     Kill,
     Mode,
+    Regroup,
+    Sessions,
     Start,
     State,
     Stop,
@@ -21,15 +25,28 @@ from elastrain_trainer.agent.machine import (
     WorkersEnded,
     step,
 )
-from elastrain_trainer.agent.protocol import Done, Endpoint, Failure, Leave, ProtocolError, Round, parse
+from elastrain_trainer.agent.protocol import (
+    Done,
+    Endpoint,
+    Failure,
+    Leave,
+    Member,
+    ProtocolError,
+    Round,
+    parse,
+    parse_round,
+)
 
 GOLDEN = Path(__file__).parents[2] / "golden/protocol"
 FAILURE = Failure("WorkerFailed", "ValueError", "2026-01-01T00:00:00Z", 1, 1)
 LEAVE = Leave("fewer nodes")
 
 
-def told(number: int) -> Round:
-    return Round(number, "Start", f"uid-{number}", 1, 2, 0, Endpoint("host", 1), Endpoint("host", 2))
+def told(number: int, members: str = "a+ b+", leavers: str = "", pod: str = "a") -> Round:
+    """Return a round; a plus marks those members that join."""
+    who = tuple(Member(name.rstrip("+"), name.endswith("+")) for name in members.split())
+    endpoints = Endpoint("host", 1), Endpoint("host", 2)
+    return Round(pod, number, "Start", f"uid-{number}", 1, who, tuple(leavers.split()), *endpoints)
 
 
 READY = State()
@@ -58,6 +75,59 @@ def test_step(state: State, event: Event, after: State, effects: tuple[object, .
     assert step(state, event) == (after, effects)
 
 
+OPEN = Sessions(True, formed=3)
+IN_PLACE = State(Mode.RUNNING, round=3, workers=True, sessions=OPEN)
+CONTINUED = told(4, "a b+")
+WITHOUT_A = told(4, "b", leavers="a")
+
+
+def test_workers_with_open_sessions_go_on_in_place() -> None:
+    assert step(RUNNING, OPEN) == (IN_PLACE, (Tell(),))
+    assert step(IN_PLACE, OPEN) == (IN_PLACE, ())
+    over, effects = step(IN_PLACE, CONTINUED)
+    assert (over.mode, over.round, effects) == (Mode.RUNNING, 4, (Regroup(CONTINUED), Tell()))
+    assert step(over, CONTINUED) == (over, ())
+    # Workers that start anew are restarted, open session or not.
+    assert step(IN_PLACE, told(4, "a+ b"))[1] == (Stop(),)
+
+
+def test_a_leaver_ends_well_once_its_workers_have() -> None:
+    leaving, effects = step(IN_PLACE, WITHOUT_A)
+    assert effects == (Regroup(WITHOUT_A), Tell())
+    assert leaving.going
+    assert step(leaving, WorkersEnded())[1] == (Tell(), Exit(0, "left"))
+    # Wanted again before the round was complete.
+    wanted, effects = step(leaving, told(5, "a b"))
+    assert not wanted.going
+    assert effects == (Regroup(told(5, "a b")), Tell())
+
+
+def test_who_cannot_go_on_in_place_says_so_as_a_failure_of_that_round() -> None:
+    failed, effects = step(FAILED, CONTINUED)
+    assert (failed.mode, failed.round, failed.failure, effects) == (Mode.FAILED, 4, FAILURE, (Tell(),))
+    stopping, effects = step(RUNNING, CONTINUED)
+    assert effects == (Stop(),)
+    failed, effects = step(stopping, WorkersEnded())
+    assert (failed.mode, failed.round, effects) == (Mode.FAILED, 4, (Tell(),))
+    assert failed.failure is not None
+    assert "no open session" in failed.failure.message
+    assert step(RUNNING, WITHOUT_A)[1] == (Stop(),)
+    assert step(READY, WITHOUT_A)[1] == (Tell(), Exit(0, "left"))
+
+
+def test_a_deleted_pod_waits_a_while_for_a_round_without_it() -> None:
+    waiting, effects = step(IN_PLACE, Terminated())
+    assert effects == (Tell(), Grace())
+    assert waiting.going
+    assert step(waiting, WITHOUT_A)[1] == (Regroup(WITHOUT_A), Tell())
+    stopping, effects = step(waiting, GraceOver())
+    assert effects == (Stop(),)
+    assert step(stopping, WorkersEnded())[1] == (Tell(), Exit(0, "left"))
+    assert step(step(waiting, Terminated())[0], Terminated())[1] == (Kill(),)
+    assert step(waiting, WorkersEnded(FAILURE))[1] == (Tell(), Exit(0, "left"))
+    assert step(RUNNING, GraceOver()) == (RUNNING, ())
+
+
 @pytest.mark.parametrize(
     ("state", "done", "exit_"),
     [
@@ -80,8 +150,9 @@ def test_leaving_waits_for_the_workers_and_a_second_signal_kills_them(state: Sta
 
 
 def test_no_course_of_events_starts_workers_beside_others_or_for_an_older_round() -> None:
-    events: list[Event] = [told(1), told(2), LEAVE, Done(True, ""), WorkersEnded(), WorkersEnded(FAILURE),
-                           Terminated()]  # fmt: skip
+    rounds: list[Event] = [told(1), told(2), told(3, "a b"), told(4, "b", "a")]
+    orders: list[Event] = [LEAVE, Done(True, ""), Terminated(), GraceOver()]
+    events = [*rounds, *orders, Sessions(True, 1), WorkersEnded(), WorkersEnded(FAILURE)]
     for course in itertools.product(events, repeat=5):
         state, alive, newest = State(), False, 0
         for event in course:
@@ -110,17 +181,21 @@ def test_golden_commands() -> None:
     assert isinstance(parse(golden("done-complete.json"), "x"), Done)
     assert parse(golden("done-failed.json"), "x") == Done(False, str(golden("done-failed.json")["message"]))
     assert parse(golden("leave.json"), "x") == Leave(str(golden("leave.json")["reason"]))
-    newcomers = parse(golden("round-with-newcomers.json"), "sft-3-0")
-    assert newcomers == Round(
+    newcomer = parse(golden("round-with-newcomers.json"), "sft-3-0")
+    assert newcomer == Round(
+        "sft-3-0",
         4,
         "Scaled",
         "0d5e7d0c-6a3b-4f53-9d6e-5f0c7b1a2e11-4",
         8,
-        2,
-        1,
+        (Member("sft-0-0", False), Member("sft-1-1", False), Member("sft-2-0", True), Member("sft-3-0", True)),
+        (),
         Endpoint("sft-2-0.sft.default.svc", 39001),
         Endpoint("sft-0-0.sft.default.svc", 41236),
     )
+    assert (newcomer.nodes, newcomer.node_rank, newcomer.world_size) == (4, 3, 32)
+    assert (newcomer.joining, newcomer.joins, newcomer.in_place) == (("sft-2-0", "sft-3-0"), True, True)
+    assert parse_round(newcomer.to_json(), "sft-3-0") == newcomer
 
 
 def test_a_round_without_this_pod_is_an_error() -> None:

@@ -8,8 +8,8 @@ already who they are. The c10d rendezvous that torchrun uses would
 - find newcomers by asking the store ten times a second, and end with the store's host;
 - poll once a second for its completion.
 
-Here nodes meet at the same place, a TCPStore on the round's rendezvous endpoint, count each other there, and
-take rank, world and the address of the process group's store from the round.
+Here the nodes that start workers meet at the same place, a TCPStore on the round's rendezvous endpoint, count each
+other there, and take rank, world and the address of the process group's store from the round.
 """
 
 from __future__ import annotations
@@ -43,8 +43,10 @@ class Meeting:
     """Who meets where, as the round says it."""
 
     id: str
-    nodes: int
+    nodes: int  # that start workers
     node_rank: int
+    group_nodes: int  # that train together: these and those whose workers go on
+    group_rank: int
     host: str
     port: int
     store_host: str
@@ -93,7 +95,7 @@ class ExactRendezvous(RendezvousHandler):
             raise RendezvousTimeoutError(self._absent(store)) from error
         self.complete = True
         place = RendezvousStoreInfo(meeting.store_host, meeting.store_port)
-        return RendezvousInfo(store, meeting.node_rank, meeting.nodes, place)
+        return RendezvousInfo(store, meeting.group_rank, meeting.group_nodes, place)
 
     def _absent(self, store: Store) -> str:
         meeting = self._meeting

@@ -91,7 +91,7 @@ def main(arguments: list[str]) -> int:
         output.end()
     if not result.is_failed():
         return 0
-    base = options.node_rank * options.nproc_per_node
+    base = options.group_rank * options.nproc_per_node
     _say(options.failure_file, first_failure(options.log_dir, agent.watched.failed, base, output).to_json())
     return 1
 
@@ -139,8 +139,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="elastrain_trainer.agent.launch", epilog="then -- and SCRIPT or -m MODULE, with its arguments"
     )
-    parser.add_argument("--nnodes", type=int, required=True)
-    parser.add_argument("--node-rank", type=int, required=True)
+    parser.add_argument("--nnodes", type=int, required=True, help="how many nodes start workers")
+    parser.add_argument("--node-rank", type=int, required=True, help="among them")
+    parser.add_argument("--group-nodes", type=int, required=True, help="how many nodes train together")
+    parser.add_argument("--group-rank", type=int, required=True, help="of this node among those")
     parser.add_argument("--nproc-per-node", type=int, required=True)
     parser.add_argument("--rdzv-id", required=True)
     parser.add_argument("--rdzv-endpoint", required=True, help="host:port, an IPv6 address in brackets")
@@ -159,7 +161,16 @@ def _meeting(options: argparse.Namespace) -> Meeting:
     host, port = parse_endpoint(options.rdzv_endpoint)
     store_host, store_port = parse_endpoint(options.master_endpoint)
     return Meeting(
-        options.rdzv_id, options.nnodes, options.node_rank, host, port, store_host, store_port, options.join_timeout
+        id=options.rdzv_id,
+        nodes=options.nnodes,
+        node_rank=options.node_rank,
+        group_nodes=options.group_nodes,
+        group_rank=options.group_rank,
+        host=host,
+        port=port,
+        store_host=store_host,
+        store_port=store_port,
+        seconds=options.join_timeout,
     )
 
 

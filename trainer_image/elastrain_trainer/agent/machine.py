@@ -1,7 +1,8 @@
 """What an agent does next: a pure function from its state and what happened to its new state and the effects.
 
 The main loop (`main`) feeds events and carries effects out. An agent acts only for the highest round it has
-heard of; what was asked of it (leave, another round) waits until its workers have ended.
+heard of; what was asked of it (leave, another round) waits until its workers have ended, or until they have gone
+into the round in place.
 """
 
 from __future__ import annotations
@@ -33,6 +34,15 @@ class ExitCode:
 
 
 @dataclass(frozen=True)
+class Sessions:
+    """What the sessions of this pod's workers say together; also the event that they say something new."""
+
+    open: bool = False  # whether every worker has one, and can go on into the next round
+    formed: int = 0  # the newest round that trains, or trained, in place
+    stalled: int = 0  # the round whose group is broken while they wait for the next; 0: none
+
+
+@dataclass(frozen=True)
 class State:
     """All that an agent knows of its own doing."""
 
@@ -42,7 +52,15 @@ class State:
     stopping: bool = False  # whether they were asked to end
     next: Round | None = None  # what to start when they have
     leaving: Done | Leave | None = None  # why to exit when they have
+    departing: bool = False  # whether they end by themselves once the round is complete, and then the pod
+    terminated: bool = False  # whether the pod was sent SIGTERM while they could leave with a round
+    sessions: Sessions = Sessions()
     failure: Failure | None = None
+
+    @property
+    def going(self) -> bool:
+        """Whether this pod is to end however its workers do."""
+        return bool(self.leaving) or self.departing or self.terminated
 
 
 @dataclass(frozen=True)
@@ -57,7 +75,12 @@ class Terminated:
     """The agent was sent SIGTERM or SIGINT."""
 
 
-Event = Round | Leave | Done | WorkersEnded | Terminated
+@dataclass(frozen=True)
+class GraceOver:
+    """No round without this pod came in time after SIGTERM."""
+
+
+Event = Round | Leave | Done | Sessions | WorkersEnded | Terminated | GraceOver
 
 
 @dataclass(frozen=True)
@@ -65,6 +88,18 @@ class Start:
     """Start the workers of a round."""
 
     round: Round
+
+
+@dataclass(frozen=True)
+class Regroup:
+    """Tell the sessions of the workers of a round: they go on into it, or end once it is complete."""
+
+    round: Round
+
+
+@dataclass(frozen=True)
+class Grace:
+    """Wait for a round without this pod, not for long; then comes `GraceOver`."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +126,7 @@ class Exit:
     failure: Failure | None = None
 
 
-Effect = Start | Stop | Kill | Tell | Exit
+Effect = Start | Regroup | Grace | Stop | Kill | Tell | Exit
 
 
 def step(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
@@ -110,23 +145,55 @@ def step(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
             return _told_round(state, event)
         case Leave() | Done():
             return _told_to_go(state, event)
+        case Sessions():
+            if event == state.sessions or not state.workers:
+                return state, ()
+            return replace(state, sessions=event), (Tell(),)
         case Terminated():
-            if state.stopping and state.leaving:
-                return state, (Kill(),)
-            return _told_to_go(state, Leave("the pod is being deleted"))
+            return _terminated(state)
+        case GraceOver():
+            return _told_to_go(state, _DELETED) if state.terminated and not state.leaving else (state, ())
         case WorkersEnded():
             return _ended(state, event)
+
+
+_DELETED = Leave("the pod is being deleted")
+_WITHOUT = Failure("WorkerFailed", "the workers cannot go on in place: they have no open session", "")
 
 
 def _told_round(state: State, told: Round) -> tuple[State, tuple[Effect, ...]]:
     newest = max(state.round, state.next.number if state.next else 0)
     if told.number <= newest or state.leaving:
         return state, ()
+    if not told.joins:
+        return _told_to_go_on(state, told)
+    if state.terminated:
+        return state, ()
     if not state.workers:
         return _start(told)
     if state.stopping:
         return replace(state, next=told), ()
     return replace(state, stopping=True, next=told), (Stop(),)
+
+
+def _told_to_go_on(state: State, told: Round) -> tuple[State, tuple[Effect, ...]]:
+    """Go into the round in place; workers that cannot are ended, which the round will hear as their failure."""
+    if state.workers and state.sessions.open and not state.stopping:
+        return replace(state, round=told.number, departing=told.leaves), (Regroup(told), Tell())
+    if told.leaves:
+        return _told_to_go(state, Leave(told.reason))
+    if not state.workers:
+        return replace(state, mode=Mode.FAILED, round=told.number, failure=state.failure or _WITHOUT), (Tell(),)
+    effects = () if state.stopping else (Stop(),)
+    return replace(state, round=told.number, stopping=True, next=None), effects
+
+
+def _terminated(state: State) -> tuple[State, tuple[Effect, ...]]:
+    if state.stopping and state.leaving:
+        return state, (Kill(),)
+    if state.workers and state.sessions.open and not (state.stopping or state.terminated):
+        return replace(state, terminated=True), (Tell(), Grace())
+    return _told_to_go(state, _DELETED)
 
 
 def _told_to_go(state: State, why: Leave | Done) -> tuple[State, tuple[Effect, ...]]:
@@ -138,13 +205,14 @@ def _told_to_go(state: State, why: Leave | Done) -> tuple[State, tuple[Effect, .
 
 
 def _ended(state: State, event: WorkersEnded) -> tuple[State, tuple[Effect, ...]]:
-    idle = replace(state, workers=False, stopping=False)
-    if state.leaving:
-        return _exit(idle)
+    idle = replace(state, workers=False, stopping=False, sessions=Sessions())
+    if state.going:
+        return _exit(replace(idle, leaving=state.leaving or _DELETED))
     if state.next:
         return _start(state.next)
-    if event.failure:
-        return replace(idle, mode=Mode.FAILED, failure=event.failure), (Tell(),)
+    failure = event.failure or (_WITHOUT if state.stopping else None)
+    if failure:
+        return replace(idle, mode=Mode.FAILED, failure=failure), (Tell(),)
     return replace(idle, mode=Mode.FINISHED), (Tell(),)
 
 

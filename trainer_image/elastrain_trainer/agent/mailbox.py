@@ -27,11 +27,15 @@ class Mailbox:
         self._settled = threading.Event()
         self._clock = clock
         self._passed_on = -math.inf
-        self._round, self._node_rank = 0, 0
+        self._ranks: dict[int, int] = {}  # the rank of this node in each round whose reports count
 
     def of_round(self, number: int, node_rank: int) -> None:
         """Take reports for this round's from now on; those that name another round are dropped."""
-        self._round, self._node_rank = number, node_rank
+        self._ranks = {number: node_rank}
+
+    def also_of_round(self, number: int, node_rank: int) -> None:
+        """Take reports for a next round's, too: the workers go on into it by themselves."""
+        self._ranks = {**self._ranks, number: node_rank}
 
     def receive(self) -> dict[str, Any] | None:
         """Wait for one datagram; return the report to send on, None if it is not to be."""
@@ -59,17 +63,17 @@ class Mailbox:
         """Return the report to send on for a datagram; None if it is of no use."""
         try:
             body = json.loads(datagram)
-            kind, number = body["type"], body.pop("round", self._round)
+            kind, number = body["type"], body.pop("round", max(self._ranks, default=0))
         except (ValueError, KeyError, TypeError, AttributeError):
             return None
-        if kind not in KINDS or number != self._round or not self._round:
+        if kind not in KINDS or number not in self._ranks:
             return None
-        if kind == "progress" and not self._is_due(body):
+        if kind == "progress" and not self._is_due(body, self._ranks[number]):
             return None
-        return {**body, "round": self._round}
+        return {**body, "round": number}
 
-    def _is_due(self, body: dict[str, Any]) -> bool:
-        if self._node_rank != 0:
+    def _is_due(self, body: dict[str, Any], node_rank: int) -> bool:
+        if node_rank != 0:
             return False  # the progress of a round is told once
         now, last = self._clock(), body.get("step") is not None and body.get("step") == body.get("totalSteps")
         if not last and now - self._passed_on < PROGRESS_SECONDS:

@@ -18,13 +18,17 @@ from elastrain_trainer.agent import machine, protocol, word
 from elastrain_trainer.agent.client import Listener, Reporter
 from elastrain_trainer.agent.mailbox import Mailbox
 from elastrain_trainer.agent.ports import HeldPorts
-from elastrain_trainer.agent.workers import SOCKET, Workers, adopt_orphans, now
+from elastrain_trainer.agent.sessions import SessionServer
+from elastrain_trainer.agent.workers import SESSIONS, SOCKET, Workers, adopt_orphans, now
 
 log = logging.getLogger("elastrain.agent")
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 FLUSH_SECONDS = 5.0
 SETTLE_SECONDS = 2.0
+GRACE = 1 / 3
+"""The part of leaveSeconds that a pod being deleted waits for a round without it, before its workers are stopped."""
+
 MEMORY = Path("/dev/shm")  # noqa: S108 - where there is no other folder to write to
 
 
@@ -32,15 +36,23 @@ class _ChildEnded:
     """SIGCHLD arrived."""
 
 
+class _SessionsChanged:
+    """A session said something, opened or closed."""
+
+
+_Happening = machine.Event | _ChildEnded | _SessionsChanged
+
+
 class Agent:
     """One agent, from its start to its exit code."""
 
     def __init__(self, environment: surroundings.Environment) -> None:
         self._environment = environment
-        self._events: queue.SimpleQueue[machine.Event | _ChildEnded] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[_Happening] = queue.SimpleQueue()
         self._state = machine.State()
         folder = _folder()
         self._mailbox = Mailbox(folder / SOCKET)
+        self._sessions = SessionServer(folder / SESSIONS, lambda: self._events.put(_SessionsChanged()))
         self._workers = Workers(environment, folder)
         self._ports = HeldPorts(environment.pod_ip)
         self._ports_in_use: HeldPorts | None = None
@@ -71,14 +83,14 @@ class Agent:
         log.info("exit code %d: %s", self._exit.code, self._exit.outcome)
         return self._exit.code
 
-    def _next_event(self) -> machine.Event | _ChildEnded | None:
+    def _next_event(self) -> _Happening | None:
         deadline = self._workers.deadline
         try:
             return self._events.get(timeout=None if deadline is None else max(deadline - time.monotonic(), 0))
         except queue.Empty:
             return None
 
-    def _handle(self, event: machine.Event | _ChildEnded | None) -> None:
+    def _handle(self, event: _Happening | None) -> None:
         if self._workers.overdue:
             log.warning("workers did not end within %d s and are killed", self._environment.leave_seconds)
             self._workers.kill()
@@ -92,10 +104,12 @@ class Agent:
             self._workers.kill()
             self._mailbox.settle(SETTLE_SECONDS)  # what they said comes before that they ended
             event = machine.WorkersEnded(self._workers.failure(code))
-        log_event(event, asked=self._state.stopping)
+        elif isinstance(event, _SessionsChanged):
+            event = self._sessions.state
         before = self._state
+        log_event(event, before)
         self._state, effects = machine.step(self._state, event)
-        if isinstance(self._state.leaving, protocol.Leave) and not before.leaving:
+        if self._state.going and not before.going and not isinstance(self._state.leaving, protocol.Done):
             # Said beforehand, in case the kubelet's patience ends before the workers do.
             self._leave_word("left", None)
         for effect in effects:
@@ -105,6 +119,12 @@ class Agent:
         match effect:
             case machine.Start(told):
                 self._start(told)
+            case machine.Regroup(told):
+                self._hold_ports()
+                self._mailbox.also_of_round(told.number, told.node_rank)
+                self._sessions.tell(told)
+            case machine.Grace():
+                self._grace()
             case machine.Stop():
                 self._workers.stop()
             case machine.Kill():
@@ -115,11 +135,22 @@ class Agent:
                 self._exit = effect
 
     def _start(self, told: protocol.Round) -> None:
+        self._hold_ports()
+        self._mailbox.of_round(told.number, told.node_rank)
+        self._sessions.begin(told)
+        self._workers.start(told)
+
+    def _hold_ports(self) -> None:
+        """Hold new ports for the next round, and those of this one until then."""
         if self._ports_in_use:
             self._ports_in_use.release()
         self._ports_in_use, self._ports = self._ports, HeldPorts(self._environment.pod_ip)
-        self._mailbox.of_round(told.number, told.node_rank)
-        self._workers.start(told)
+
+    def _grace(self) -> None:
+        seconds = self._environment.leave_seconds * GRACE
+        timer = threading.Timer(seconds, self._events.put, (machine.GraceOver(),))
+        timer.daemon = True
+        timer.start()
 
     def _tell(self) -> None:
         body: dict[str, Any] = {
@@ -128,6 +159,9 @@ class Agent:
             "round": self._state.round,
             "ports": self._ports.to_json(),
         }
+        sessions = self._state.sessions
+        if sessions.open:
+            body |= {"inPlace": True, "formed": sessions.formed, "stalled": sessions.stalled}
         if self._state.mode is machine.Mode.FAILED and self._state.failure:
             body["failure"] = self._state.failure.to_json()
         self._reporter.report(body)
@@ -150,16 +184,23 @@ def _folder() -> Path:
         return Path(tempfile.mkdtemp(prefix="elastrain-", dir=MEMORY))
 
 
-def log_event(event: machine.Event, *, asked: bool) -> None:
-    """Tell the log of what changes the course of this pod; `asked`: the workers were told to end."""
+def log_event(event: machine.Event, state: machine.State) -> None:
+    """Tell the log of what changes the course of this pod, given the state before it."""
     match event:
+        case protocol.Round() if event.leaves:
+            log.info("round %d (%s): without this pod", event.number, event.reason)
         case protocol.Round():
             log.info("round %d (%s): node %d of %d", event.number, event.reason, event.node_rank, event.nodes)
         case protocol.Leave(reason):
             log.info("told to leave: %s", reason)
         case protocol.Done(complete, message):
             log.info("the job is %s: %s", "complete" if complete else "failed", message)
-        case machine.WorkersEnded() if asked:
+        case machine.Sessions(formed=formed, stalled=stalled):
+            if stalled and stalled != state.sessions.stalled:
+                log.warning("round %d has lost a member: waiting for the next round", stalled)
+            if formed > state.sessions.formed:
+                log.info("round %d trains", formed)
+        case machine.WorkersEnded() if state.stopping or state.departing:
             log.info("workers have stopped")
         case machine.WorkersEnded(failure) if failure:
             log.error("workers failed: %s: %s", failure.reason, failure.message)
@@ -167,6 +208,8 @@ def log_event(event: machine.Event, *, asked: bool) -> None:
             log.info("workers ended with exit code 0")
         case machine.Terminated():
             log.info("SIGTERM: stopping")
+        case machine.GraceOver():
+            return
 
 
 def main() -> NoReturn:

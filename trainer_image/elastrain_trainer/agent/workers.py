@@ -30,8 +30,8 @@ JOIN_SECONDS = 120
 KILL_SECONDS = 10
 """How long processes that were sent SIGKILL are waited for: some hang in the kernel."""
 
-SOCKET = "socket"
-"""The name of the socket that workers report to, in the agent's folder."""
+SOCKET, SESSIONS = "socket", "sessions"
+"""The sockets in the agent's folder: that workers report to, and that sessions learn of rounds by."""
 
 LOGS, FAILURE = "workers", "failure.json"
 """What a round's folder has: a folder for each worker, and word of how the first one failed."""
@@ -84,7 +84,7 @@ class Workers:
         (self._folder / LOGS).mkdir(parents=True)
         self._oom_kills, self._deadline = cgroup.oom_kills(), None
         argv = command(told, self._environment, self._folder)
-        self._process = subprocess.Popen(argv, env=variables(told, self._root / SOCKET), start_new_session=True)
+        self._process = subprocess.Popen(argv, env=variables(told, self._root), start_new_session=True)
 
     def stop(self) -> None:
         """Ask the workers to end; they have leaveSeconds."""
@@ -158,8 +158,10 @@ def command(told: Round, environment: Environment, folder: Path) -> list[str]:
     """Return the command line of the launcher for a round: exact numbers, and where the members meet."""
     return [
         sys.executable, "-m", "elastrain_trainer.agent.launch",
-        f"--nnodes={told.nodes}",
-        f"--node-rank={told.node_rank}",
+        f"--nnodes={len(told.joining)}",
+        f"--node-rank={told.joining.index(told.pod)}",
+        f"--group-nodes={told.nodes}",
+        f"--group-rank={told.node_rank}",
         f"--nproc-per-node={told.processes_per_node}",
         f"--rdzv-id={told.rendezvous_id}",
         f"--rdzv-endpoint={told.rendezvous}",
@@ -173,11 +175,13 @@ def command(told: Round, environment: Environment, folder: Path) -> list[str]:
     ]  # fmt: skip
 
 
-def variables(told: Round, socket_path: Path) -> dict[str, str]:
+def variables(told: Round, folder: Path) -> dict[str, str]:
     """Return the environment of the launcher and its workers; what the template sets is kept."""
     ours = {
         "ELASTRAIN_ROUND": str(told.number),
-        "ELASTRAIN_AGENT_SOCKET": str(socket_path),
+        "ELASTRAIN_AGENT_SOCKET": str(folder / SOCKET),
+        "ELASTRAIN_SESSION_SOCKET": str(folder / SESSIONS),
+        "ELASTRAIN_ALONE": "1" if told.in_place else "",  # the others train; their group takes these in later
         "TORCH_ELASTIC_WORKER_IDENTICAL": "1",  # every node has as many workers, so ranks need no exchange
     }
     defaults = {

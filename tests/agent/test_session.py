@@ -1,0 +1,227 @@
+"""Sessions in real workers under real agents: what is learned across changes of size is what a static run learns."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+from tests.agent.conftest import JOB, REPOSITORY, Job
+from tests.agent.test_agent import children
+
+from elastrain.planning import Directive
+
+pytestmark = pytest.mark.timeout(240)
+
+STEPS = 400
+PODS = tuple(f"job-{index}-0" for index in range(4))
+
+SCRIPT = """
+import os, pathlib, sys, time
+import torch, torch.nn.functional as F
+from accelerate import Accelerator
+from elastrain_trainer import Session, report_progress
+
+here = pathlib.Path(__file__).parent
+accelerator = Accelerator()
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16, momentum=None), torch.nn.Linear(16, 1))
+for part in model[1].parameters():
+    part.requires_grad = False
+model[1].eval()
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step / 10))
+model, optimizer = accelerator.prepare(model, optimizer)
+total, pause = int(sys.argv[1]), float(sys.argv[2])
+
+def save(step):
+    if session.rank == 0:
+        (here / "saved").write_text(str(step))
+
+session = Session(model, optimizer, schedule, save=save)
+for step in session.steps(total):
+    with session.attempt():
+        generator = torch.Generator().manual_seed(step)
+        inputs = torch.randn(12, 8, generator=generator)[session.rank :: session.world_size]
+        loss = F.mse_loss(model(inputs), inputs.sum(1, keepdim=True), reduction="sum") * session.world_size / 12
+        accelerator.backward(loss)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        mean = accelerator.reduce(loss.detach(), "mean").item()
+        if session.rank == 0:
+            rate = schedule.get_last_lr()[0]
+            print(f"step {step} loss {mean:.7f} world {session.world_size} rate {rate:.6f}", flush=True)
+            report_progress(step=step, total_steps=total)
+        time.sleep(0 if (here / "fast").exists() else pause)
+"""
+
+LINE = re.compile(r"step (\d+) loss ([\d.]+) world (\d+) rate ([\d.]+)")
+
+
+def lines(*texts: str) -> dict[int, tuple[float, int, float]]:
+    """Return loss, world size and learning rate by step; no step may be there twice with another loss."""
+    found: dict[int, tuple[float, int, float]] = {}
+    for text in texts:
+        for step, loss, world, rate in LINE.findall(text):
+            before = found.get(int(step))
+            assert before is None or abs(before[0] - float(loss)) < 1e-6, step
+            found[int(step)] = float(loss), int(world), float(rate)
+    return found
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[int, tuple[float, int, float]]:
+    """What one process without any agent learns."""
+    folder = tmp_path_factory.mktemp("static")
+    (folder / "script.py").write_text(SCRIPT)
+    run = subprocess.run(
+        [sys.executable, str(folder / "script.py"), str(STEPS), "0"],
+        env={
+            **{k: v for k, v in os.environ.items() if not k.startswith("ELASTRAIN_")},
+            "PYTHONPATH": str(REPOSITORY / "trainer_image"),
+            "ELASTRAIN_POD": "none",
+            "ACCELERATE_USE_CPU": "true",
+            "OMP_NUM_THREADS": "1",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    found = lines(run.stdout)
+    assert len(found) == STEPS
+    assert found[STEPS][0] < found[1][0] / 10
+    return found
+
+
+def start(job: Job, *indices: int, pause: float = 0.2, steps: int = STEPS) -> None:
+    job.script.write_text(SCRIPT)
+    for index in indices:
+        job.start(index, str(job.script), str(steps), str(pause))
+
+
+def formed(job: Job, number: int, *names: str) -> None:
+    for name in names:
+        job.eventually(
+            lambda name=name: (agent := job.agent(name)) and agent.in_place and agent.formed >= number,
+            f"{name} to have formed round {number}",
+        )
+
+
+def ends(job: Job, number: int, *names: str) -> None:
+    (job.folder / "fast").touch()
+    for name in names:
+        job.waits_for(name, {"finished"}, number)
+
+
+def reaches(job: Job, step: int) -> None:
+    job.eventually(lambda: any(int(s) >= step for s, *_ in LINE.findall(logs(job))), f"step {step}")
+
+
+def logs(job: Job) -> str:
+    return "\n".join(pod.log for pod in job.pods.values())
+
+
+def learned_the_same(job: Job, expected: dict[int, tuple[float, int, float]], *, worlds: list[int]) -> None:
+    """All steps were done, with the static run's losses and rates, at these world sizes one after the other."""
+    found = lines(*(pod.log for pod in job.pods.values()))
+    assert sorted(found) == list(range(1, STEPS + 1))
+    for step, (loss, _, rate) in expected.items():
+        assert abs(found[step][0] - loss) < 1e-6, step
+        assert abs(found[step][2] - rate) < 1e-6, step
+    sizes = [found[step][1] for step in sorted(found)]
+    assert [size for size, before in zip(sizes, [0, *sizes], strict=False) if size != before] == worlds
+
+
+def test_growing_and_shrinking_in_place(job: Job, expected: dict[int, tuple[float, int, float]]) -> None:
+    start(job, 0)
+    number = job.round(PODS[0])
+    formed(job, number, PODS[0])
+    start(job, 1)
+    number = job.round(*PODS[:2], continuing=PODS[:1])
+    formed(job, number, *PODS[:2])
+    start(job, 2, 3)
+    number = job.round(*PODS, continuing=PODS[:2])
+    formed(job, number, *PODS)
+    # The first leaves, so that another hosts what it did.
+    number = job.round(*PODS[1:], continuing=PODS[1:], leavers=PODS[:1])
+    formed(job, number, *PODS[1:])
+    assert job.pods[PODS[0]].exits() == 0
+    assert job.pods[PODS[0]].last_word["outcome"] == "left"
+    ends(job, number, *PODS[1:])
+    learned_the_same(job, expected, worlds=[1, 2, 4, 3])
+    progress = job.coordinator.progress(JOB)
+    assert progress is not None
+    assert (progress.round, progress.step) == (number, STEPS)
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_the_loss_of_a_member_costs_no_step(
+    job: Job, expected: dict[int, tuple[float, int, float]], victim: int
+) -> None:
+    start(job, 0, 1, 2)
+    number = job.round(*PODS[:3])
+    formed(job, number, *PODS[:3])
+    reaches(job, 5)
+    survivors = tuple(name for name in PODS[:3] if name != PODS[victim])
+    for pid in children(job.pods[PODS[victim]].process.pid):
+        os.kill(pid, signal.SIGKILL)
+    job.waits_for(PODS[victim], {"failed"}, number)
+    number = job.round(*survivors, continuing=survivors)
+    formed(job, number, *survivors)
+    reaches(job, 15)
+    number = job.round(*survivors, PODS[victim], continuing=survivors)
+    formed(job, number, *PODS[:3])
+    ends(job, number, *PODS[:3])
+    learned_the_same(job, expected, worlds=[3, 2, 3])
+
+
+def test_a_member_that_stands_still_is_cut_off(job: Job, expected: dict[int, tuple[float, int, float]]) -> None:
+    """No connection breaks, so that only the word of the round ends the waiting."""
+    start(job, 0, 1, 2)
+    number = job.round(*PODS[:3])
+    formed(job, number, *PODS[:3])
+    reaches(job, 5)
+    still = [job.pods[PODS[2]].process.pid, *children(job.pods[PODS[2]].process.pid)]
+    for pid in still:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        number = job.round(*PODS[:2], continuing=PODS[:2])
+        formed(job, number, *PODS[:2])
+        ends(job, number, *PODS[:2])
+    finally:
+        for pid in still:
+            os.kill(pid, signal.SIGCONT)
+    learned_the_same(job, expected, worlds=[3, 2])
+
+
+def test_all_save_when_they_are_told_to_leave(job: Job) -> None:
+    start(job, 0, 1, steps=10_000)
+    number = job.round(*PODS[:2])
+    formed(job, number, *PODS[:2])
+    reaches(job, 3)
+    job.publish(Directive(leaving=dict.fromkeys(PODS[:2], "the job is suspended")))
+    for name in PODS[:2]:
+        assert job.pods[name].exits() == 0
+        assert job.pods[name].last_word["outcome"] == "left"
+    assert int((job.folder / "saved").read_text()) >= 3
+
+
+def test_another_model_is_refused_and_disturbs_nobody(job: Job) -> None:
+    start(job, 0, steps=10_000)
+    number = job.round(PODS[0])
+    formed(job, number, PODS[0])
+    other = job.folder / "other.py"
+    other.write_text(SCRIPT.replace("Linear(8, 16)", "Linear(8, 17)").replace("Norm1d(16", "Norm1d(17").replace(
+        "Linear(16, 1)", "Linear(17, 1)"))  # fmt: skip
+    job.start(1, str(other), "10000", "0.2")
+    number = job.round(*PODS[:2], continuing=PODS[:1])
+    failure = job.waits_for(PODS[1], {"failed"}, number).failure
+    assert failure is not None
+    assert "every node needs the same image and a script that builds the same model" in failure.message
+    at = max(lines(job.pods[PODS[0]].log))
+    reaches(job, at + 5)
