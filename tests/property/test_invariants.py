@@ -6,7 +6,7 @@ of every history that whatever can settle does.
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import hypothesis.strategies as st
 import pytest
@@ -18,6 +18,7 @@ from elastrain.planning import AgentState, DeletePod, PodPhase
 
 pytestmark = pytest.mark.timeout(600)
 
+GRACE = timedelta(seconds=1)
 FINAL = ("Complete", "Failed")
 
 
@@ -30,17 +31,23 @@ class History(RuleBasedStateMachine):
         budget=st.integers(0, 3),
         multiple=st.sampled_from([1, 1, 2]),
         under_way=st.booleans(),
+        elastic=st.booleans(),
     )
-    def begin(self, nodes: int, slack: int, budget: int, multiple: int, under_way: bool) -> None:
+    def begin(self, nodes: int, slack: int, budget: int, multiple: int, under_way: bool, elastic: bool) -> None:
         nodes *= multiple
         minimum = max(nodes - slack * multiple, multiple)
         self.world = World.of(
-            nodes=nodes, minNodes=minimum, nodeMultiple=multiple, failurePolicy={"maxFailures": budget}
+            elastic=elastic,
+            nodes=nodes,
+            minNodes=minimum,
+            nodeMultiple=multiple,
+            failurePolicy={"maxFailures": budget},
         )
         self.multiple = multiple
         self.final: str | None = None
         self.numbers: list[int] = []
         self.failures = 0
+        self.doomed: dict[str, datetime] = {}
         if under_way:
             self.world.settle()
 
@@ -65,11 +72,14 @@ class History(RuleBasedStateMachine):
     def turn(self) -> None:
         """Everybody does one thing."""
         for name in list(self.world.pods):
-            if self.world.pods[name].deleting:
+            pod = self.world.pods[name]
+            if pod.deleting and self.world.now > self.doomed.setdefault(name, self.world.now) + GRACE:
                 self.world.remove_pod(name)
             else:
                 self.world.run_pod(name)
                 self.world.poll(name)
+                self.world.open_session(name)
+        self.world.regroup()
         self.world.now += timedelta(seconds=0.2)
         self.world.look()
 
@@ -97,6 +107,21 @@ class History(RuleBasedStateMachine):
         self.world.poll(data.draw(st.sampled_from(self._with_agents())))
 
     @precondition(lambda self: self.world.pods)
+    @rule(data=st.data())
+    def open_session(self, data: st.DataObject) -> None:
+        self.world.open_session(data.draw(st.sampled_from(sorted(self.world.pods))))
+
+    @rule()
+    def regroup(self) -> None:
+        self.world.regroup()
+
+    @precondition(lambda self: self.world.group)
+    @rule()
+    def finish_group(self) -> None:
+        self.world.regroup()
+        self.world.finish_group()
+
+    @precondition(lambda self: self.world.pods)
     @rule(data=st.data(), how=st.sampled_from(["take", "remove", "evict"]))
     def lose(self, data: st.DataObject, how: str) -> None:
         name = data.draw(st.sampled_from(sorted(self.world.pods)))
@@ -118,6 +143,7 @@ class History(RuleBasedStateMachine):
     @precondition(lambda self: self.world.agents)
     @rule(data=st.data())
     def finish(self, data: st.DataObject) -> None:
+        self.failures += 1  # if it is alone in that
         self.world.finish_workers(data.draw(st.sampled_from(self._with_agents())))
 
     def _with_agents(self) -> list[str]:
@@ -148,6 +174,10 @@ class History(RuleBasedStateMachine):
         for _, members, *_ in world.rounds:
             seats = [name.rsplit("-", 1)[0] for name in members]
             assert len(seats) == len(set(seats))
+
+    @invariant()
+    def whoever_trains_is_told_of_the_next_round(self) -> None:
+        assert self.world.unasked == []
 
     @invariant()
     def only_failures_of_workers_spend_the_budget(self) -> None:
@@ -191,6 +221,10 @@ class History(RuleBasedStateMachine):
         assert len(live) == world.job.spec.wanted_nodes == len(world.training)
         assert all(pod.phase is PodPhase.RUNNING for pod in live)
         assert len({pod.index for pod in live}) == len(live)
+        if world.elastic and phase == "Running":
+            assert {pod.uid for pod in live} == world.group
+            assert world.job.status.round is not None
+            assert world.job.status.round.previous == 0
 
 
 TestHistories = History.TestCase

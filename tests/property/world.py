@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
+from typing import Any
 
 from elastrain.api import TrainJob, TrainJobStatus
 from elastrain.planning import (
@@ -28,6 +29,7 @@ from elastrain.planning import (
     PodPhase,
     Ports,
     Refusal,
+    Round,
     WorkerFailure,
     plan,
 )
@@ -59,9 +61,13 @@ class Crash(Exception):
 
 @dataclass
 class World:
-    """One job and everything around it; `now` moves only when told to."""
+    """One job and everything around it; `now` moves only when told to.
+
+    The workers of an `elastic` one open sessions, and those then go from round to round in place.
+    """
 
     job: TrainJob
+    elastic: bool = False
     now: datetime = START
     pods: dict[str, Pod] = field(default_factory=dict)  # by name
     agents: dict[str, Agent] = field(default_factory=dict)  # what agents are, by pod uid
@@ -74,11 +80,15 @@ class World:
     events: list[EmitEvent] = field(default_factory=list)
     rounds: list[tuple[int, tuple[str, ...], int, int]] = field(default_factory=list)
     created: list[str] = field(default_factory=list)
+    told: dict[int, Round] = field(default_factory=dict)  # every round that an agent heard of, by number
+    group: frozenset[str] = frozenset()  # the pod uids whose sessions train together
+    restarted: list[str] = field(default_factory=list)  # pods whose session trained and whose workers began anew
+    unasked: list[str] = field(default_factory=list)  # pods that trained and are in no way part of the next round
     _uids: Iterable[int] = field(default_factory=lambda: count(1))
 
     @classmethod
-    def of(cls, **spec: object) -> World:
-        return cls(TrainJob.model_validate(manifest(**spec)))
+    def of(cls, *, elastic: bool = False, **spec: object) -> World:
+        return cls(TrainJob.model_validate(manifest(**spec)), elastic)
 
     # What the operator does.
 
@@ -121,7 +131,7 @@ class World:
             }
         )
         after = status.round
-        if after and after.members and after != before:
+        if after and after.members and (before is None or before.number < after.number):
             ready = sum(p.phase is PodPhase.RUNNING for n, p in self.pods.items() if n in after.members)
             self.rounds.append((after.number, after.members, ready, self.job.spec.wanted_nodes))
 
@@ -212,13 +222,87 @@ class World:
             self.end_pod(name, code, outcome="userError" if code else "finished")
         elif name in told.leaving:
             self.end_pod(name, 0, outcome="left", reason="Completed")
-        elif told.round and told.round.number > agent.round and name in [m.pod for m in told.round.members]:
-            self._agent(name, AgentState.RUNNING, told.round.number)
+        elif told.round and told.round.number > agent.round:
+            self._hear(name, agent, told.round)
+
+    def _hear(self, name: str, agent: Agent, told: Round) -> None:
+        """Do as `machine` does with a round."""
+        members = {member.pod: member for member in told.members}
+        if name not in (*members, *told.leavers):
+            return
+        self.told[told.number] = told
+        if name in members and members[name].joining:
+            self.restarted += [name] if agent.in_place and agent.formed and not agent.stalled else []
+            self._agent(name, AgentState.RUNNING, told.number)
+        elif agent.state is AgentState.RUNNING and agent.in_place:
+            self._say(name, round=told.number)
+            if name in told.leavers and agent.stalled:
+                self.end_pod(name, 0, outcome="left", reason="Completed")
+        elif name in told.leavers:
+            self.end_pod(name, 0, outcome="left", reason="Completed")
+        elif agent.state is AgentState.FINISHED:
+            self._say(name, round=told.number)
+        else:
+            failure = agent.failure or WorkerFailure("WorkerFailed", "cannot go on", self.now, 0, 1)
+            self._agent(name, AgentState.FAILED, told.number, failure)
+
+    def open_session(self, name: str) -> None:
+        """The workers of one pod get to their session."""
+        agent = self.agents.get(self.pods[name].uid)
+        if self.elastic and agent and agent.state is AgentState.RUNNING and not agent.in_place:
+            self._say(name, in_place=True)
+
+    def regroup(self) -> None:
+        """The sessions notice that a peer is lost, and form the next group when all its members have arrived."""
+        if any(uid not in self.agents or self.agents[uid].state is not AgentState.RUNNING for uid in self.group):
+            for name in self._names(self.group):
+                agent = self.agents[self.pods[name].uid]
+                if agent.state is AgentState.RUNNING:
+                    self._say(name, stalled=agent.formed)
+                    if name in (self.told[agent.round].leavers if agent.round in self.told else ()):
+                        self.end_pod(name, 0, outcome="left", reason="Completed")
+            self.group = frozenset()
+        told = self.told[max(self.told)] if self.told else None
+        if told and all(self._arrived(member.pod, told.number) for member in told.members):
+            self._form(told)
+
+    def _arrived(self, name: str, number: int) -> bool:
+        agent = self.agents.get(self.pods[name].uid) if name in self.pods else None
+        return bool(
+            agent
+            and agent.state is AgentState.RUNNING
+            and agent.in_place
+            and agent.round == number
+            and agent.formed < number
+        )
+
+    def _form(self, told: Round) -> None:
+        members = [member.pod for member in told.members]
+        trained = self._names(self.group)
+        if any(self.agents[self.pods[name].uid].round < told.number for name in trained if name in told.leavers):
+            return  # they have not all heard of it, so they do not agree at their boundary
+        if not all(member.joining for member in told.members):
+            self.unasked += [name for name in trained if name not in (*members, *told.leavers)]
+        for name in trained:
+            if name not in members:
+                self.end_pod(name, 0, outcome="left", reason="Completed")
+        for name in members:
+            self._say(name, formed=told.number, stalled=0)
+        self.group = frozenset(self.pods[name].uid for name in members)
+
+    def _names(self, uids: frozenset[str]) -> list[str]:
+        return [name for name, pod in self.pods.items() if pod.uid in uids and pod.uid in self.agents]
 
     def finish_workers(self, name: str) -> None:
         agent = self.agents[self.pods[name].uid]
         if agent.state is AgentState.RUNNING:
             self._agent(name, AgentState.FINISHED, agent.round)
+
+    def finish_group(self) -> None:
+        """The sessions do their last step, all together."""
+        for name in self._names(self.group):
+            self.finish_workers(name)
+        self.group = frozenset()
 
     def fail_workers(self, name: str, reason: str = "WorkerFailed", exit_code: int = 1) -> None:
         agent = self.agents[self.pods[name].uid]
@@ -232,6 +316,18 @@ class World:
         self.agents[uid] = agent
         self.reported[uid] = agent
 
+    def _say(self, name: str, **changes: Any) -> None:
+        """One agent reports that something about its sessions is another."""
+        uid = self.pods[name].uid
+        stalled = changes.get("stalled")
+        since = {} if stalled is None else {"stalled_since": self.now if stalled else None}
+        self.agents[uid] = self.reported[uid] = replace(self.agents[uid], **changes, **since)
+
+    def _leaves_by_itself(self, name: str) -> bool:
+        """Whether the agent has been sent SIGTERM and waits for a round without its pod."""
+        agent = self.agents.get(self.pods[name].uid)
+        return bool(agent and agent.in_place and self.pods[name].uid in self.group)
+
     def _snapshot(self) -> tuple[object, ...]:
         return self.job.status.model_dump_json(), dict(self.pods), dict(self.agents), dict(self.reported)
 
@@ -244,11 +340,14 @@ class World:
             made = self.look()
             for name in list(self.pods):
                 pod = self.pods[name]
-                if pod.deleting:
+                if pod.deleting and not self._leaves_by_itself(name):
                     self.remove_pod(name)
                 else:
                     self.run_pod(name)
                     self.poll(name)
+            for name in self.pods:
+                self.open_session(name)
+            self.regroup()
             if before == self._snapshot():
                 if made.next_look is None or made.next_look <= self.now or self.job_deleted:
                     return

@@ -46,9 +46,20 @@ class RoundStatus(Model):
     members: Annotated[tuple[Name, ...], Field(max_length=5000)] = Field(
         (), description="Pod names in the order of node ranks."
     )
+    continuing: Annotated[tuple[Name, ...], Field(max_length=5000)] = Field(
+        (), description="Members that keep their workers; all others start them anew."
+    )
+    leavers: Annotated[tuple[Name, ...], Field(max_length=5000)] = Field(
+        (), description="Pods that train on until this round has formed, then end."
+    )
+    previous: int = Field(
+        0, ge=0, description="The round whose workers go on into this one until it has formed; 0: none."
+    )
     world_size: int = Field(0, description="Training processes in all members.")
     start_time: Time | None = Field(None, description="When it was published.")
-    rendezvous_port: int = Field(0, ge=0, le=65535, description="Port on the first member where torchrun meets.")
+    rendezvous_port: int = Field(
+        0, ge=0, le=65535, description="Port on the first joining member where torchrun meets."
+    )
     store_port: int = Field(0, ge=0, le=65535, description="Port on the first member for the process group's store.")
 
 

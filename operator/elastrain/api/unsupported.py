@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from elastrain.api.trainjob import FailurePolicy, TrainJobSpec
-from elastrain.api.types import Gang, ScalingMode
+from elastrain.api.types import Gang
 
 _POLICY = FailurePolicy()
 
@@ -15,11 +15,6 @@ FIELDS: tuple[tuple[str, Callable[[TrainJobSpec], bool], str], ...] = (
         "spec.scheduling.gang",
         lambda s: s.scheduling.gang not in (Gang.AUTO, Gang.NONE),
         "pods are scheduled one by one",
-    ),
-    (
-        "spec.scaling.mode",
-        lambda s: s.scaling.mode is ScalingMode.IN_PLACE,
-        "every change of size restarts the workers",
     ),
     (
         "spec.failurePolicy.hangSeconds",

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from elastrain.api import Condition, ConditionType, Phase, Reason, TrainJob, TrainJobStatus
+from elastrain.api import Condition, ConditionType, Phase, Reason, RoundStatus, TrainJob, TrainJobStatus
+from elastrain.planning.in_place import only_newcomers, stalled
 from elastrain.planning.lifecycle import End, describe
 from elastrain.planning.membership import RoundReason
 from elastrain.planning.observed import AgentState, Observed, Pod, PodPhase
@@ -25,6 +26,17 @@ _PHASES = {
     Reason.SUSPENDED: Phase.SUSPENDED,
 }
 
+_PLANNED = frozenset(
+    {
+        RoundReason.NODES_ADDED,
+        RoundReason.NODES_REMOVED,
+        RoundReason.TEMPLATE_CHANGED,
+        RoundReason.POD_LEAVES,
+        RoundReason.NEWCOMER_LATE,
+        RoundReason.NEWCOMER_LOST,
+    }
+)
+
 _OBSTACLES = {
     "Unschedulable": Reason.UNSCHEDULABLE,
     "SchedulingGated": Reason.UNSCHEDULABLE,
@@ -38,11 +50,12 @@ _OBSTACLES = {
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """Whether a round trains, and why not."""
+    """Whether a round trains, and why not; `nodes` is on how many it does."""
 
     training: bool
     reason: Reason
     message: str
+    nodes: int = 0
 
 
 def activity(job: TrainJob, status: TrainJobStatus, seats: Seats, diagnosis: Diagnosis, observed: Observed) -> Activity:
@@ -62,10 +75,11 @@ def activity(job: TrainJob, status: TrainJobStatus, seats: Seats, diagnosis: Dia
         return Activity(False, Reason.SUSPENDED, "spec.suspend is true")
     current = status.round
     begun = current is not None and bool(current.members)
-    fresh = begun and current != job.status.round
-    if begun and current and not fresh and not diagnosis.broken and _all_train(job, observed):
-        nodes, size = len(current.members), current.world_size
-        return Activity(True, Reason.TRAINING, f"round {current.number} trains on {nodes} nodes, world size {size}")
+    fresh = begun and current is not None and not _on_record(job, current)
+    if begun and current and (fresh or not diagnosis.broken or only_newcomers(current, diagnosis.pods)):
+        doing = _training(job, current, observed, fresh=fresh)
+        if doing:
+            return doing
     missing = any(seat.pod is None for seat in seats.wanted)
     if observed.refusal and missing:
         return Activity(False, Reason(observed.refusal.reason), observed.refusal.message)
@@ -88,6 +102,30 @@ def activity(job: TrainJob, status: TrainJobStatus, seats: Seats, diagnosis: Dia
     return Activity(False, Reason.STARTING if running else Reason.PODS_PENDING, text)
 
 
+def _on_record(job: TrainJob, current: RoundStatus) -> bool:
+    before = job.status.round
+    return before is not None and (before.number, before.members) == (current.number, current.members)
+
+
+def _training(job: TrainJob, current: RoundStatus, observed: Observed, *, fresh: bool) -> Activity | None:
+    """Return what a round does that has members and no trouble; None while none of its workers train."""
+    waiting = stalled(current, observed)
+    if current.previous and not waiting and _forming(current.reason) is Reason.SCALING:
+        nodes = len(current.continuing) + len(current.leavers)
+        text = f"{nodes} nodes train on while round {current.number} ({current.reason}) is forming"
+        return Activity(True, Reason.TRAINING, text, nodes)
+    if fresh or current.previous:
+        return None
+    if waiting:
+        more = f" (and {len(waiting) - 1} more pods)" if len(waiting) > 1 else ""
+        text = f"the process group of round {current.number} is broken: pod {waiting[0]}{more} waits for the next"
+        return Activity(False, Reason.RECOVERING, text)
+    if not _all_train(job, observed):
+        return None
+    nodes, size = len(current.members), current.world_size
+    return Activity(True, Reason.TRAINING, f"round {current.number} trains on {nodes} nodes, world size {size}", nodes)
+
+
 def _all_train(job: TrainJob, observed: Observed) -> bool:
     """Return whether every member runs the round; what is not known yet stays as it was on record."""
     current = job.status.round
@@ -108,7 +146,7 @@ def _all_train(job: TrainJob, observed: Observed) -> bool:
 def _forming(reason: str) -> Reason:
     if reason in (RoundReason.START, RoundReason.RESUMED):
         return Reason.STARTING
-    if reason in (RoundReason.NODES_ADDED, RoundReason.NODES_REMOVED, RoundReason.TEMPLATE_CHANGED):
+    if reason in _PLANNED:
         return Reason.SCALING
     return Reason.RECOVERING
 
@@ -128,19 +166,18 @@ def _obstacle(seats: Seats) -> tuple[Reason, str] | None:
     return _OBSTACLES.get(first.obstacle.reason, Reason.PODS_PENDING), text
 
 
-def conditions(job: TrainJob, doing: Activity, end: End | None, training: int, now: datetime) -> tuple[Condition, ...]:
+def conditions(job: TrainJob, doing: Activity, end: End | None, now: datetime) -> tuple[Condition, ...]:
     """Return all conditions of the job; the time of transition moves only where the status does.
 
     Args:
         job: the job as it was.
         doing: what it is doing.
         end: its end, if it came just now.
-        training: how many nodes train.
         now: the present moment.
 
     """
     wanted = job.spec.wanted_nodes
-    few = doing.training and training < wanted
+    few = doing.training and doing.nodes < wanted
     suspended = doing.reason is Reason.SUSPENDED
     ended = (end.reason, end.message) if end else (Reason.NOT_FINISHED, "")
     running = doing.training and not end
@@ -155,7 +192,7 @@ def conditions(job: TrainJob, doing: Activity, end: End | None, training: int, n
             ConditionType.DEGRADED,
             few and not end,
             *(
-                (Reason.FEWER_NODES, f"training on {training} of {wanted} nodes")
+                (Reason.FEWER_NODES, f"training on {doing.nodes} of {wanted} nodes")
                 if few and not end
                 else (Reason.AS_WANTED, "")
             ),

@@ -20,6 +20,7 @@ from elastrain.api import (
 )
 from elastrain.planning.actions import Action, DeleteJob, DeletePod, Directive, Outcome, Plan
 from elastrain.planning.goodput import active_seconds
+from elastrain.planning.in_place import is_formed, member_agents
 from elastrain.planning.observed import Observed, PodPhase
 from elastrain.planning.troubles import Cost, Diagnosis, Trouble, has_finished, is_recorded
 
@@ -44,15 +45,23 @@ def is_finished(status: TrainJobStatus) -> bool:
 
 
 def completion(job: TrainJob, observed: Observed) -> End | None:
-    """Return the end of a job whose every member's workers ended with 0 in the present round."""
+    """Return the end of a job whose every member's workers ended with 0 in the present round.
+
+    Newcomers who have not come in before all who trained were finished have nothing left to do.
+    """
     current = job.status.round
     if current is None or not current.members:
         return None
     pods = {pod.name: pod for pod in observed.pods}
-    done = all(name in pods and has_finished(observed, pods[name], current.number) for name in current.members)
-    if not done:
+    done = {name for name in current.members if name in pods and has_finished(observed, pods[name], current.number)}
+    late = {
+        name
+        for name, agent in member_agents(current, observed)
+        if current.previous and agent and name not in current.continuing and not is_formed(current, agent)
+    }
+    if not done or done | late != set(current.members):
         return None
-    nodes = len(current.members)
+    nodes = len(done)
     return End(
         True,
         Reason.FINISHED,

@@ -19,6 +19,7 @@ from elastrain.planning.conditions import (
     running_reason,
 )
 from elastrain.planning.goodput import accounted
+from elastrain.planning.in_place import with_formed
 from elastrain.planning.lifecycle import Account, End, account, after_end, completion, deadlines, is_finished
 from elastrain.planning.membership import RoundReason, dissolved, has_outdated_members, propose, published
 from elastrain.planning.observed import Observed
@@ -54,7 +55,7 @@ def plan(job: TrainJob, observed: Observed, now: datetime) -> Plan:
     goodput = accounted(job.status, job.metadata.creation_timestamp or now, now)
     limits = deadlines(_with(job, goodput=goodput), below_minimum_since(job), now)
     end = completion(job, observed) or books.end or limits.end
-    current, look = _round(job, seats, diagnosis, end, now)
+    current, look = _round(job, seats, diagnosis, observed, end, now)
     crew = _crew(job, current, seats, observed, end, now)
     doing = activity(job, _with(job, round=current).status, seats, diagnosis, observed)
     status = _status(job, observed, seats, current, doing, end, now)
@@ -79,7 +80,7 @@ def _recorded(job: TrainJob, books: Account) -> TrainJob:
 
 
 def _round(
-    job: TrainJob, seats: Seats, diagnosis: Diagnosis, end: End | None, now: datetime
+    job: TrainJob, seats: Seats, diagnosis: Diagnosis, observed: Observed, end: End | None, now: datetime
 ) -> tuple[RoundStatus | None, datetime | None]:
     """Return the round after this look and when to look again for the next one."""
     current = job.status.round
@@ -89,8 +90,8 @@ def _round(
         return dissolved(current, RoundReason.SUSPENDED), None
     if has_outdated_members(job, seats):
         return dissolved(current, RoundReason.TEMPLATE_CHANGED), None
-    proposal = propose(job, seats, diagnosis, now)
-    return proposal.round or current, proposal.until
+    proposal = propose(job, seats, diagnosis, observed, now)
+    return proposal.round or with_formed(current, observed), proposal.until
 
 
 def _crew(
@@ -118,13 +119,13 @@ def _status(
     now: datetime,
 ) -> TrainJobStatus:
     members = current.members if current else ()
-    training = len(members) if doing.training and not end else 0
+    training = doing.nodes if doing.training and not end else 0
     first = now if doing.training else None
     return job.status.model_copy(
         update={
             "observed_generation": job.metadata.generation,
             "phase": phase(doing, end),
-            "conditions": conditions(job, doing, end, training, now),
+            "conditions": conditions(job, doing, end, now),
             "replicas": len(seats.live),
             "selector": f"elastrain.dev/job={job.metadata.name}",
             "nodes": NodeCounts(
@@ -161,14 +162,13 @@ def _events(
             str(books.news.reason),
             str(status.last_failure and status.last_failure.message),
         )
-    if status.round and status.round != before.round and status.round.members:
-        members = ", ".join(status.round.members[:8]) + (" ..." if len(status.round.members) > 8 else "")
-        size = f"{len(status.round.members)} nodes, world size {status.round.world_size}"
-        tell(
-            EventType.NORMAL,
-            "RoundPublished",
-            f"round {status.round.number} ({status.round.reason}): {size}: {members}",
-        )
+    old, new = before.round, status.round
+    if new and new.members and (old is None or (old.number, old.members) != (new.number, new.members)):
+        members = ", ".join(new.members[:8]) + (" ..." if len(new.members) > 8 else "")
+        size = f"{len(new.members)} nodes, world size {new.world_size}"
+        tell(EventType.NORMAL, "RoundPublished", f"round {new.number} ({new.reason}): {size}: {members}")
+    if old and new and old.number == new.number and old.previous and not new.previous and new.members:
+        tell(EventType.NORMAL, "RoundFormed", f"round {new.number} trains: all {len(new.members)} nodes have come in")
     if end:
         kind = EventType.NORMAL if end.complete else EventType.WARNING
         tell(kind, "Complete" if end.complete else "Failed", f"{end.reason}: {end.message}")

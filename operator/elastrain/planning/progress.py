@@ -53,9 +53,10 @@ def _remaining(before: Progress | None, step: int, total: int | None, time: floa
 
 
 def checkpointed(job: TrainJob, observed: Observed) -> CheckpointStatus | None:
-    """Return the newest complete checkpoint; a report of an older round than the present one is refused."""
+    """Return the newest complete checkpoint; a report of a round that is over is refused."""
     before, report = job.status.checkpoint, observed.checkpoint
-    number = job.status.round.number if job.status.round else 0
-    if report is None or report.round < number or (before and before.time and report.time <= before.time):
+    current = job.status.round
+    oldest = (current.previous or current.number) if current else 0
+    if report is None or report.round < oldest or (before and before.time and report.time <= before.time):
         return before
     return CheckpointStatus(step=report.step, path=report.path, time=report.time)

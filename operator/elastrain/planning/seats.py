@@ -100,5 +100,6 @@ def next_attempt(job: TrainJob, seat: Seat) -> int:
     attempts = [pod.attempt for pod in seat.former]
     if job.status.round:
         prefix = f"{job.metadata.name}-{seat.index}-"
-        attempts += [int(name[len(prefix) :]) for name in job.status.round.members if name.startswith(prefix)]
+        known = (*job.status.round.members, *job.status.round.leavers)
+        attempts += [int(name[len(prefix) :]) for name in known if name.startswith(prefix)]
     return max(attempts, default=-1) + 1

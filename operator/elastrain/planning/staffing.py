@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 
 from elastrain.api import RoundStatus, TrainJob
 from elastrain.planning.actions import Action, CreatePod, CreateService, DeletePod
+from elastrain.planning.in_place import FORM_LIMIT
 from elastrain.planning.observed import Agent, AgentState, Observed, Pod
 from elastrain.planning.seats import Seat, Seats, next_attempt
 from elastrain.planning.troubles import retry_at
@@ -43,14 +44,24 @@ def staffing(job: TrainJob, current: RoundStatus | None, seats: Seats, observed:
     creations, looks = _creations(job, seats, observed, now)
     deletions = [*_obsolete(seats)]
     leaving: dict[str, str] = {}
+    parting = current.leavers if current else ()
     for seat in seats.surplus:
-        if seat.pod and (current is None or seat.pod.name not in current.members):
+        if seat.pod and (current is None or seat.pod.name not in (*current.members, *parting)):
             leaving[seat.pod.name] = "the job wants fewer nodes"
             due = _leave_by(job, current, seat.agent)
             if due is None or due <= now:
                 deletions.append(seat.pod)
             else:
                 looks.append(due)
+    for pod in observed.pods:
+        if current is None or pod.name not in parting or pod.ended:
+            continue
+        due = _parted_by(job, current)
+        if due is None or due > now:
+            looks += [due] if due else []
+        else:
+            leaving[pod.name] = f"its workers did not leave with round {current.number} in time"
+            deletions.append(pod)
     gone = tuple(DeletePod(pod.name, pod.uid) for pod in deletions if not pod.deleting)
     return Staffing((*creations, *gone), leaving, min(looks, default=None))
 
@@ -98,6 +109,15 @@ def _obsolete(seats: Seats) -> Iterator[Pod]:
         yield from (pod for pod in seat.former if not pod.ended)
     for seat in seats.surplus:
         yield from seat.former
+
+
+def _parted_by(job: TrainJob, current: RoundStatus) -> datetime | None:
+    """Return until when leavers may train on, and then end by themselves, before they are told to stop."""
+    if current.start_time is None:
+        return None
+    leave = timedelta(seconds=job.spec.scaling.leave_seconds)
+    awaited = current.previous and set(current.members) - set(current.continuing)
+    return current.start_time + (max(leave, FORM_LIMIT) if awaited else leave)
 
 
 def _leave_by(job: TrainJob, current: RoundStatus | None, agent: Agent | None) -> datetime | None:

@@ -7,12 +7,13 @@ with broken connections a moment later; the cause is the first failure that is n
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from elastrain.api import FailurePolicy, LastFailure, TrainJob
-from elastrain.planning.observed import AgentState, Exit, Observed, Pod
+from elastrain.api import FailurePolicy, LastFailure, RoundStatus, TrainJob
+from elastrain.planning.in_place import FORM_LIMIT, STALL_LIMIT, departures
+from elastrain.planning.observed import Agent, AgentState, Exit, Observed, Pod
 from elastrain.planning.seats import Seats
 
 GATHER = timedelta(seconds=3)
@@ -68,13 +69,14 @@ class Diagnosis:
 
     `cause` is None while nothing is wrong, or while `until` has not passed and members may still tell more.
     `round` is the number that the cause is put on record with: the broken round's, or 0 for a pod that ended
-    before it took part in one.
+    before it took part in one. `pods` are the members that cannot go on.
     """
 
     broken: bool = False
     cause: Trouble | None = None
     until: datetime | None = None
     round: int = 0
+    pods: frozenset[str] = frozenset()
 
 
 def diagnose(job: TrainJob, seats: Seats, observed: Observed, now: datetime) -> Diagnosis:
@@ -91,22 +93,30 @@ def diagnose(job: TrainJob, seats: Seats, observed: Observed, now: datetime) -> 
     if current is None or not current.members:
         return _newcomers(job, seats, now)
     pods = {pod.name: pod for pod in observed.pods}
+    going = departures(job, seats, observed)
+    idle = [n for n in current.members if n in pods and has_finished(observed, pods[n], current.number)]
     troubles: list[Trouble] = []
-    idle: list[str] = []  # members that ended well while others did not
+    looks: list[datetime] = []
     for name in current.members:
-        pod = pods.get(name)
-        trouble = _trouble(job, observed, name, pod, current.number, now)
+        if name in idle or name in going:
+            continue
+        trouble = _trouble(job, observed, name, pods.get(name), current.number, now)
+        due = _abandoned_at(current, observed.agents.get(pods[name].uid)) if idle and not trouble else None
+        if due and due <= now:
+            text = "its process group is broken"
+            trouble = Trouble(name, pods[name].node, due, PEER_LOST, text, Cost.FREE)
+        elif due:
+            looks.append(due)
         if trouble:
             troubles.append(trouble)
-        elif pod and has_finished(observed, pod, current.number):
-            idle.append(name)
     if not troubles:
-        return _newcomers(job, seats, now)
+        return replace(_newcomers(job, seats, now), until=min(looks, default=None))
     silent = len(current.members) - len(troubles) - len(idle)
     first = min(t.time for t in troubles)
+    names = frozenset(t.pod for t in troubles)
     if silent and all(t.reason == PEER_LOST for t in troubles) and now < first + GATHER:
-        return Diagnosis(broken=True, until=first + GATHER)
-    return Diagnosis(broken=True, cause=_cause(troubles, idle), round=current.number)
+        return Diagnosis(broken=True, until=first + GATHER, pods=names)
+    return Diagnosis(broken=True, cause=_cause(troubles, idle), round=current.number, pods=names)
 
 
 def _newcomers(job: TrainJob, seats: Seats, now: datetime) -> Diagnosis:
@@ -130,9 +140,16 @@ def _newcomers(job: TrainJob, seats: Seats, now: datetime) -> Diagnosis:
 
 
 def is_recorded(job: TrainJob, diagnosis: Diagnosis) -> bool:
-    """Return whether the status has the diagnosed failure already."""
-    last = job.status.last_failure
-    return bool(last and diagnosis.round and last.round == diagnosis.round)
+    """Return whether the status has the diagnosed failure already.
+
+    Where the others train on in a new round at once, one fault that many have (a full disk) breaks several
+    rounds in a moment.
+    """
+    last, current = job.status.last_failure, job.status.round
+    if not (last and diagnosis.round and diagnosis.cause):
+        return False
+    same = bool(current and current.continuing) and diagnosis.cause.time <= last.time + GATHER
+    return last.round == diagnosis.round or same
 
 
 def has_finished(observed: Observed, pod: Pod, round_number: int) -> bool:
@@ -194,6 +211,15 @@ def _trouble(
         rank=failure.rank,
         exit_code=failure.exit_code,
     )
+
+
+def _abandoned_at(current: RoundStatus, agent: Agent | None) -> datetime | None:
+    """Return from when on a member is in trouble whose session waits for another one that has ended well."""
+    if agent is None or agent.state is not AgentState.RUNNING or not agent.in_place or agent.round != current.number:
+        return None
+    if agent.stalled == current.number and agent.stalled_since:
+        return agent.stalled_since + STALL_LIMIT
+    return None if agent.formed == current.number else agent.since + FORM_LIMIT
 
 
 def _ended(pod: Pod, policy: FailurePolicy, number: int, now: datetime) -> Trouble | None:

@@ -96,7 +96,6 @@ def test_a_status_of_a_newer_release_can_be_read() -> None:
 WITHOUT_EFFECT = {
     "spec.spares": {"spares": 2},
     "spec.scheduling.gang": {"scheduling": {"gang": "Volcano"}},
-    "spec.scaling.mode": {"scaling": {"mode": "InPlace"}},
     "spec.failurePolicy.hangSeconds": {"failurePolicy": {"hangSeconds": 60}},
     "spec.failurePolicy.nodeLossSeconds": {"failurePolicy": {"nodeLossSeconds": 60}},
     "spec.failurePolicy.nodeStrikes": {"failurePolicy": {"nodeStrikes": 1}},
@@ -119,6 +118,7 @@ def test_nothing_is_said_of_fields_that_have_an_effect() -> None:
         {"checkpoint": {"path": "/a", "keep": 3}, "scaling": {"mode": "Restart", "settleSeconds": 9}},
         {"failurePolicy": {"nodeLossSeconds": 15, "hangSeconds": "auto", "nodeStrikes": 2}},
         {"scheduling": {"gang": "None"}, "nodeMultiple": 1, "suspend": True},
+        {"scaling": {"mode": "InPlace"}},
     ):
         assert unsupported(job(**spec).spec) == ()
 

@@ -182,6 +182,8 @@ def _told_to_go_on(state: State, told: Round) -> tuple[State, tuple[Effect, ...]
         return replace(state, round=told.number, departing=told.leaves), (Regroup(told), Tell())
     if told.leaves:
         return _told_to_go(state, Leave(told.reason))
+    if not state.workers and state.mode is Mode.FINISHED:
+        return replace(state, round=told.number), (Tell(),)  # there was nothing left to do in the round before
     if not state.workers:
         return replace(state, mode=Mode.FAILED, round=told.number, failure=state.failure or _WITHOUT), (Tell(),)
     effects = () if state.stopping else (Stop(),)
