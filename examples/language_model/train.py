@@ -1,7 +1,8 @@
 """Train a small transformer on English text with Accelerate.
 
 The text is the help on Python's own language that ships with every interpreter, so nothing is downloaded. The
-global batch and the order of the data do not depend on the number of processes: two pods learn what one does.
+global batch and the order of the data do not depend on the number of processes: two pods learn what one does, and
+so do those of a job whose size changes while it trains.
 
     python train.py                      one process
     torchrun --nproc-per-node=2 train.py two processes on one machine
@@ -20,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from accelerate import Accelerator
 
-from elastrain_trainer import StopSignal, latest_checkpoint, report_checkpoint, report_progress, save_checkpoint
+from elastrain_trainer import Session, latest_checkpoint, report_checkpoint, report_progress, save_checkpoint
 from elastrain_trainer.checkpoint import step_of
 
 
@@ -66,58 +67,62 @@ def batch(data: torch.Tensor, step: int, arguments: argparse.Namespace) -> tuple
 
 def main() -> None:
     arguments = parse_arguments()
-    stop = StopSignal()
     accelerator = Accelerator()
-    rank, world = accelerator.process_index, accelerator.num_processes
     torch.manual_seed(arguments.seed)
     data = torch.frombuffer(bytearray("\n".join(topics.values()).encode()), dtype=torch.uint8)
     model = LanguageModel(arguments.width, arguments.layers, arguments.length)
     model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=arguments.learning_rate))
-    first = resume(arguments, accelerator, model, optimizer)
-    begun, loss = time.monotonic(), torch.zeros(())
-    for step in range(first + 1, arguments.max_steps + 1):
-        inputs, targets = (part[rank::world].to(accelerator.device) for part in batch(data, step, arguments))
-        logits = model(inputs)
-        # Summed over this process's samples and divided by the global count; DDP averages over the processes.
-        tokens = arguments.batch_size * arguments.length
-        loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum") * world / tokens
-        accelerator.backward(loss)
-        optimizer.step()
-        optimizer.zero_grad()
-        stopping = stop.agreed(accelerator.device)
-        if step % arguments.log_steps == 0 or step in (1, arguments.max_steps):
-            mean = accelerator.reduce(loss.detach(), "mean").item()
-            if accelerator.is_main_process:
-                print(f"step {step} loss {mean:.7f}", flush=True)
-                rate = (step - first) * arguments.batch_size / (time.monotonic() - begun)
-                report_progress(
-                    step=step, total_steps=arguments.max_steps, samples_per_second=rate, metrics={"loss": mean}
-                )
-        if step % arguments.save_steps == 0 or stopping or step == arguments.max_steps:
-            save(arguments, accelerator, model, optimizer, step)
-        if stopping:
-            accelerator.print(f"stopping after step {step}, as asked")
-            break
+    found = latest_checkpoint(arguments.checkpoints) if arguments.checkpoints else None
+    if found:
+        load(found, accelerator, model, optimizer)
+    session = Session(
+        model,
+        optimizer,
+        step=step_of(found) if found else 0,
+        save=lambda step: save(arguments, accelerator, model, optimizer, step),
+    )
+    if found and session.rank == 0:  # what an earlier start said last may not have arrived
+        print(f"resumed after step {session.step} from {found}", flush=True)
+        report_progress(step=session.step, total_steps=arguments.max_steps)
+        report_checkpoint(step=step_of(found), path=str(found))
+    first, begun = session.step, time.monotonic()
+    for step in session.steps(arguments.max_steps):
+        with session.attempt():
+            rank, world = session.rank, session.world_size
+            inputs, targets = (part[rank::world].to(accelerator.device) for part in batch(data, step, arguments))
+            logits = model(inputs)
+            # Summed over this process's samples and divided by the global count; DDP averages over the processes.
+            tokens = arguments.batch_size * arguments.length
+            loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum") * world / tokens
+            accelerator.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+            if step % arguments.log_steps == 0 or step in (1, arguments.max_steps):
+                mean = accelerator.reduce(loss.detach(), "mean").item()
+                if rank == 0:
+                    print(f"step {step} loss {mean:.7f}", flush=True)
+                    rate = (step - first) * arguments.batch_size / (time.monotonic() - begun)
+                    report_progress(
+                        step=step, total_steps=arguments.max_steps, samples_per_second=rate, metrics={"loss": mean}
+                    )
+            if step % arguments.save_steps == 0 or step == arguments.max_steps:
+                save(arguments, accelerator, model, optimizer, step)
     accelerator.end_training()
 
 
-def resume(arguments: argparse.Namespace, accelerator: Accelerator, model: torch.nn.Module, optimizer: object) -> int:
-    """Load the newest complete checkpoint and return the step that it was saved after; 0 if there is none."""
-    found = latest_checkpoint(arguments.checkpoints) if arguments.checkpoints else None
-    if found is None:
-        return 0
-    state = torch.load(found / "state.pt", map_location="cpu", weights_only=True)
+def load(folder: Path, accelerator: Accelerator, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Load a checkpoint."""
+    state = torch.load(folder / "state.pt", map_location="cpu", weights_only=True)
     accelerator.unwrap_model(model).load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
-    accelerator.print(f"resumed after step {step_of(found)} from {found}")
-    if accelerator.is_main_process:  # what an earlier start said last may not have arrived
-        report_progress(step=step_of(found), total_steps=arguments.max_steps)
-        report_checkpoint(step=step_of(found), path=str(found))
-    return step_of(found)
 
 
 def save(
-    arguments: argparse.Namespace, accelerator: Accelerator, model: torch.nn.Module, optimizer: object, step: int
+    arguments: argparse.Namespace,
+    accelerator: Accelerator,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    step: int,
 ) -> None:
     """Save on the main process; the others wait, so that nobody leaves before the checkpoint is whole."""
     if not arguments.checkpoints:

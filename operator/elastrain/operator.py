@@ -83,6 +83,9 @@ class _Agents:
     def agents(self, key: Key) -> Mapping[str, Agent]:
         return self._coordinator.agents(JobKey(*key))
 
+    def heard(self, key: Key) -> tuple[datetime | None, Mapping[str, datetime]]:
+        return self._coordinator.heard(JobKey(*key))
+
     def progress(self, key: Key) -> ProgressReport | None:
         return self._coordinator.progress(JobKey(*key))
 

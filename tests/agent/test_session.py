@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
-import subprocess
-import sys
 
 import pytest
-from tests.agent.conftest import JOB, REPOSITORY, Job
+from tests.agent.conftest import JOB, Job
 from tests.agent.test_agent import children
+from tests.learning import LINE, SCRIPT, check, lines, static, worlds
 
 from elastrain.planning import Directive
 
@@ -19,83 +17,11 @@ pytestmark = pytest.mark.timeout(240)
 STEPS = 400
 PODS = tuple(f"job-{index}-0" for index in range(4))
 
-SCRIPT = """
-import os, pathlib, sys, time
-import torch, torch.nn.functional as F
-from accelerate import Accelerator
-from elastrain_trainer import Session, report_progress
-
-here = pathlib.Path(__file__).parent
-accelerator = Accelerator()
-torch.manual_seed(0)
-model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16, momentum=None), torch.nn.Linear(16, 1))
-for part in model[1].parameters():
-    part.requires_grad = False
-model[1].eval()
-optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
-schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step / 10))
-model, optimizer = accelerator.prepare(model, optimizer)
-total, pause = int(sys.argv[1]), float(sys.argv[2])
-
-def save(step):
-    if session.rank == 0:
-        (here / "saved").write_text(str(step))
-
-session = Session(model, optimizer, schedule, save=save)
-for step in session.steps(total):
-    with session.attempt():
-        generator = torch.Generator().manual_seed(step)
-        inputs = torch.randn(12, 8, generator=generator)[session.rank :: session.world_size]
-        loss = F.mse_loss(model(inputs), inputs.sum(1, keepdim=True), reduction="sum") * session.world_size / 12
-        accelerator.backward(loss)
-        optimizer.step()
-        schedule.step()
-        optimizer.zero_grad()
-        mean = accelerator.reduce(loss.detach(), "mean").item()
-        if session.rank == 0:
-            rate = schedule.get_last_lr()[0]
-            print(f"step {step} loss {mean:.7f} world {session.world_size} rate {rate:.6f}", flush=True)
-            report_progress(step=step, total_steps=total)
-        time.sleep(0 if (here / "fast").exists() else pause)
-"""
-
-LINE = re.compile(r"step (\d+) loss ([\d.]+) world (\d+) rate ([\d.]+)")
-
-
-def lines(*texts: str) -> dict[int, tuple[float, int, float]]:
-    """Return loss, world size and learning rate by step; no step may be there twice with another loss."""
-    found: dict[int, tuple[float, int, float]] = {}
-    for text in texts:
-        for step, loss, world, rate in LINE.findall(text):
-            before = found.get(int(step))
-            assert before is None or abs(before[0] - float(loss)) < 1e-6, step
-            found[int(step)] = float(loss), int(world), float(rate)
-    return found
-
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[int, tuple[float, int, float]]:
     """What one process without any agent learns."""
-    folder = tmp_path_factory.mktemp("static")
-    (folder / "script.py").write_text(SCRIPT)
-    run = subprocess.run(
-        [sys.executable, str(folder / "script.py"), str(STEPS), "0"],
-        env={
-            **{k: v for k, v in os.environ.items() if not k.startswith("ELASTRAIN_")},
-            "PYTHONPATH": str(REPOSITORY / "trainer_image"),
-            "ELASTRAIN_POD": "none",
-            "ACCELERATE_USE_CPU": "true",
-            "OMP_NUM_THREADS": "1",
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
-    found = lines(run.stdout)
-    assert len(found) == STEPS
-    assert found[STEPS][0] < found[1][0] / 10
-    return found
+    return static(tmp_path_factory.mktemp("static"), STEPS)
 
 
 def start(job: Job, *indices: int, pause: float = 0.2, steps: int = STEPS) -> None:
@@ -126,15 +52,11 @@ def logs(job: Job) -> str:
     return "\n".join(pod.log for pod in job.pods.values())
 
 
-def learned_the_same(job: Job, expected: dict[int, tuple[float, int, float]], *, worlds: list[int]) -> None:
+def learned_the_same(job: Job, expected: dict[int, tuple[float, int, float]], *, sizes: list[int]) -> None:
     """All steps were done, with the static run's losses and rates, at these world sizes one after the other."""
     found = lines(*(pod.log for pod in job.pods.values()))
-    assert sorted(found) == list(range(1, STEPS + 1))
-    for step, (loss, _, rate) in expected.items():
-        assert abs(found[step][0] - loss) < 1e-6, step
-        assert abs(found[step][2] - rate) < 1e-6, step
-    sizes = [found[step][1] for step in sorted(found)]
-    assert [size for size, before in zip(sizes, [0, *sizes], strict=False) if size != before] == worlds
+    check(found, expected)
+    assert worlds(found) == sizes
 
 
 def test_growing_and_shrinking_in_place(job: Job, expected: dict[int, tuple[float, int, float]]) -> None:
@@ -153,7 +75,7 @@ def test_growing_and_shrinking_in_place(job: Job, expected: dict[int, tuple[floa
     assert job.pods[PODS[0]].exits() == 0
     assert job.pods[PODS[0]].last_word["outcome"] == "left"
     ends(job, number, *PODS[1:])
-    learned_the_same(job, expected, worlds=[1, 2, 4, 3])
+    learned_the_same(job, expected, sizes=[1, 2, 4, 3])
     progress = job.coordinator.progress(JOB)
     assert progress is not None
     assert (progress.round, progress.step) == (number, STEPS)
@@ -177,7 +99,7 @@ def test_the_loss_of_a_member_costs_no_step(
     number = job.round(*survivors, PODS[victim], continuing=survivors)
     formed(job, number, *PODS[:3])
     ends(job, number, *PODS[:3])
-    learned_the_same(job, expected, worlds=[3, 2, 3])
+    learned_the_same(job, expected, sizes=[3, 2, 3])
 
 
 def test_a_member_that_stands_still_is_cut_off(job: Job, expected: dict[int, tuple[float, int, float]]) -> None:
@@ -196,7 +118,7 @@ def test_a_member_that_stands_still_is_cut_off(job: Job, expected: dict[int, tup
     finally:
         for pid in still:
             os.kill(pid, signal.SIGCONT)
-    learned_the_same(job, expected, worlds=[3, 2])
+    learned_the_same(job, expected, sizes=[3, 2])
 
 
 def test_all_save_when_they_are_told_to_leave(job: Job) -> None:

@@ -20,7 +20,7 @@ from tests.cluster.bench.process import wait_for
 from elastrain.api import TrainJob
 from elastrain.kubernetes.network_policy import network_policy
 
-pytestmark = pytest.mark.apiserver
+pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(600)]  # the first one builds an API server
 
 RELEASE = "el"
 NAME = "el-elastrain"

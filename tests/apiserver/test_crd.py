@@ -35,7 +35,7 @@ from elastrain.api import (
 )
 from elastrain.api.crd import crd
 
-pytestmark = pytest.mark.apiserver
+pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(600)]  # the first one builds an API server
 
 CRDS = Path(__file__).parents[2] / "crds"
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"

@@ -15,7 +15,7 @@ from tests.apiserver.operators import Operators
 from tests.cluster.bench.controlplane import ControlPlane
 from tests.faults.objects import trainjob
 
-pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(600)]
 
 Json = dict[str, Any]
 

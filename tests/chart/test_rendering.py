@@ -11,6 +11,8 @@ import pytest
 import yaml
 from tests.chart.rendering import CHART, NAMESPACE, ROOT, VALUES, Helm, Manifest, of_kind, operator, the
 
+pytestmark = pytest.mark.timeout(600)  # the first one builds helm
+
 CRD = ROOT / "crds" / "elastrain.dev_trainjobs.yaml"
 
 

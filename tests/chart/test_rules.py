@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from tests.chart.rendering import NAMESPACE, RELEASE, VALUES, Helm, Manifest, of_kind, pod_specs
 
+pytestmark = pytest.mark.timeout(600)  # the first one builds helm
+
 CLUSTER_WIDE = {"ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition"}
 ROLES = ("Role", "ClusterRole")
 

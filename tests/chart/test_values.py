@@ -11,6 +11,8 @@ import pytest
 import yaml
 from tests.chart.rendering import CHART, VALUES, Helm, Manifest
 
+pytestmark = pytest.mark.timeout(600)  # the first one builds helm
+
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 DEFAULTS = yaml.safe_load((CHART / "values.yaml").read_text())
 

@@ -90,11 +90,11 @@ class Target:
             *(word for setting in settings for word in ("--set", setting)),
         )  # fmt: skip
 
-    def process(self, *argv: str) -> subprocess.Popen[str]:
+    def process(self, *argv: str, stderr: int | None = None) -> subprocess.Popen[str]:
         """Start kubectl or another program in the cluster's network, its output on a pipe."""
         inside = network.inside(self.bench.netns) if self.bench else ()
         environment = clusters.environment(self.bench) if self.bench else dict(os.environ)
-        return subprocess.Popen([*inside, *argv], env=environment, text=True, stdout=subprocess.PIPE)
+        return subprocess.Popen([*inside, *argv], env=environment, text=True, stdout=subprocess.PIPE, stderr=stderr)
 
 
 @contextmanager

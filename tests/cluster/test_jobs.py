@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 import pytest
+from tests.cluster.jobs import condition, leader, phase, pods, status, submit
 from tests.cluster.target import NAMESPACE, Target
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -26,59 +27,6 @@ for step in range(STEPS):
     if rank == 0 and step % 20 == 0:
         print("step", step, "world", int(total), flush=True)
 """
-
-
-def submit(cluster: Target, namespace: str, script: str, name: str = "job", **spec: Any) -> None:
-    container: dict[str, Any] = {
-        "name": "trainer",
-        "image": cluster.trainer_image,
-        "args": ["/scripts/script.py"],
-        "volumeMounts": [{"name": "scripts", "mountPath": "/scripts"}],
-        **spec.pop("container", {}),
-    }
-    pod = {"containers": [container], "volumes": [{"name": "scripts", "configMap": {"name": f"{name}-scripts"}}]}
-    cluster.apply(
-        namespace,
-        {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {"name": f"{name}-scripts"},
-            "data": {"script.py": script},
-        },
-        {
-            "apiVersion": "elastrain.dev/v1alpha1",
-            "kind": "TrainJob",
-            "metadata": {"name": name},
-            "spec": {"nodes": 2, "template": {"spec": pod}, **spec},
-        },
-    )
-
-
-def status(cluster: Target, namespace: str, name: str = "job") -> dict[str, Any]:
-    return cluster.get("trainjob", "-n", namespace, name).get("status") or {}
-
-
-def condition(found: dict[str, Any], kind: str) -> dict[str, Any]:
-    return next((c for c in found.get("conditions", []) if c["type"] == kind), {})
-
-
-def phase(cluster: Target, namespace: str, wanted: str, number: int = 0, seconds: float = 240) -> dict[str, Any]:
-    """Return the status once the job is in this phase, in this round or a later one."""
-
-    def look() -> dict[str, Any] | None:
-        found = status(cluster, namespace)
-        return found if found.get("phase") == wanted and found.get("round", {}).get("number", 0) >= number else None
-
-    try:
-        return cluster.eventually(look, f"the job to be {wanted} in round {number}", seconds)
-    except Exception as error:
-        raise AssertionError(f"{error}; status: {json.dumps(status(cluster, namespace), indent=1)}") from error
-
-
-def pods(cluster: Target, namespace: str) -> list[dict[str, Any]]:
-    selector = "elastrain.dev/job=job"
-    found: list[dict[str, Any]] = cluster.get("pods", "-n", namespace, "-l", selector)["items"]
-    return sorted(found, key=lambda pod: str(pod["metadata"]["name"]))
 
 
 def test_an_image_that_does_not_exist_is_named(cluster: Target, namespace: str) -> None:
@@ -193,12 +141,6 @@ def test_scale_suspend_and_resume(cluster: Target, namespace: str) -> None:
     booked = goodput["productiveSeconds"] + sum(goodput["lostSeconds"].values())
     assert goodput["lostSeconds"]["scaling"] > 0
     assert goodput["ratio"] == pytest.approx(goodput["productiveSeconds"] / booked, abs=0.01)
-
-
-def leader(cluster: Target) -> str:
-    found = cluster.get("pods", "-n", NAMESPACE, "-l", "elastrain.dev/leader=true")["items"]
-    live = [p["metadata"]["name"] for p in found if not p["metadata"].get("deletionTimestamp")]
-    return live[0] if len(live) == 1 else ""
 
 
 def test_the_other_replica_takes_over_while_jobs_train_on(cluster: Target, namespace: str) -> None:

@@ -66,13 +66,15 @@ class History(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([0.1, 1, 5, 40]))
     def wait(self, seconds: float) -> None:
-        self.world.now += timedelta(seconds=seconds)
+        self.world.pass_time(seconds)
 
     @rule()
     def turn(self) -> None:
         """Everybody does one thing."""
         for name in list(self.world.pods):
             pod = self.world.pods[name]
+            if name in self.world.cut:
+                continue
             if pod.deleting and self.world.now > self.doomed.setdefault(name, self.world.now) + GRACE:
                 self.world.remove_pod(name)
             else:
@@ -80,7 +82,7 @@ class History(RuleBasedStateMachine):
                 self.world.poll(name)
                 self.world.open_session(name)
         self.world.regroup()
-        self.world.now += timedelta(seconds=0.2)
+        self.world.pass_time(0.2)
         self.world.look()
 
     # What people do.
@@ -131,6 +133,16 @@ class History(RuleBasedStateMachine):
             self.world.remove_pod(name)
         elif not self.world.pods[name].ended:
             self.world.end_pod(name, 137, disruption="Evicted")
+
+    @precondition(lambda self: self.world.agents)
+    @rule(data=st.data())
+    def cut(self, data: st.DataObject) -> None:
+        self.world.cut.add(data.draw(st.sampled_from(self._with_agents())))
+
+    @precondition(lambda self: self.world.cut)
+    @rule(data=st.data())
+    def mend(self, data: st.DataObject) -> None:
+        self.world.cut.discard(data.draw(st.sampled_from(sorted(self.world.cut))))
 
     @precondition(lambda self: self.world.agents)
     @rule(data=st.data())
@@ -210,14 +222,14 @@ class History(RuleBasedStateMachine):
         world.settle(limit=2000)
         phase = str(world.job.status.phase)
         if phase in FINAL:
-            assert all(pod.ended for pod in world.pods.values())
+            assert all(pod.ended for name, pod in world.pods.items() if name not in world.cut)
             return
         if world.job.spec.suspend:
             assert phase == "Suspended"
-            assert world.pods == {}
+            assert set(world.pods) <= world.cut
             return
         assert phase in ("Running", *FINAL)
-        live = [pod for pod in world.pods.values() if not pod.ended]
+        live = [pod for pod in world.pods.values() if not pod.ended and not pod.deleting]
         assert len(live) == world.job.spec.wanted_nodes == len(world.training)
         assert all(pod.phase is PodPhase.RUNNING for pod in live)
         assert len({pod.index for pod in live}) == len(live)
@@ -229,5 +241,8 @@ class History(RuleBasedStateMachine):
 
 TestHistories = History.TestCase
 TestHistories.settings = settings(
-    max_examples=400, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=400,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
 )

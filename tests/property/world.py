@@ -36,6 +36,8 @@ from elastrain.planning import (
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 IMAGE = "trainer:1"
+QUIET = timedelta(seconds=700)
+"""No limit is longer than this, but for those that a spec may set."""
 
 
 def manifest(image: str = IMAGE, **spec: object) -> dict[str, object]:
@@ -72,6 +74,9 @@ class World:
     pods: dict[str, Pod] = field(default_factory=dict)  # by name
     agents: dict[str, Agent] = field(default_factory=dict)  # what agents are, by pod uid
     reported: dict[str, Agent] = field(default_factory=dict)  # what the coordinator knows of them
+    heard: dict[str, datetime] = field(default_factory=dict)  # when agents last asked or reported, by pod uid
+    since: datetime = START  # from when on they could
+    cut: set[str] = field(default_factory=set)  # the names of pods that are off the network
     directive: Directive = field(default_factory=Directive)
     service: bool = False
     refusal: Refusal | None = None
@@ -96,6 +101,8 @@ class World:
         return Observed(
             pods=tuple(self.pods.values()),
             agents=dict(self.reported),
+            heard=dict(self.heard),
+            listening_since=self.since,
             service_exists=self.service,
             template_hash=self._hash(),
             refusal=self.refusal,
@@ -170,6 +177,7 @@ class World:
     def restart_operator(self) -> None:
         """Forget everything that only the process knew."""
         self.reported, self.directive, self.refusal = {}, Directive(), None
+        self.heard, self.since = {}, self.now
 
     def edit(self, **spec: object) -> None:
         raw = self.job.model_dump(mode="json", by_alias=True, exclude_none=True)
@@ -187,8 +195,9 @@ class World:
     def remove_pod(self, name: str) -> None:
         """The pod's object disappears."""
         pod = self.pods.pop(name)
-        self.agents.pop(pod.uid, None)
-        self.reported.pop(pod.uid, None)
+        self.cut.discard(name)
+        for known in (self.agents, self.reported, self.heard):
+            known.pop(pod.uid, None)
 
     def take_pod(self, name: str) -> None:
         """Somebody deletes the pod."""
@@ -213,9 +222,9 @@ class World:
         """One agent asks the coordinator and does what it is told."""
         pod = self.pods[name]
         agent = self.agents.get(pod.uid)
-        if agent is None:
+        if agent is None or name in self.cut:
             return
-        self.reported[pod.uid] = agent
+        self.reported[pod.uid], self.heard[pod.uid] = agent, self.now
         told = self.directive
         if told.outcome:
             code = 81 if agent.state is AgentState.FAILED else 0
@@ -263,6 +272,15 @@ class World:
                         self.end_pod(name, 0, outcome="left", reason="Completed")
             self.group = frozenset()
         told = self.told[max(self.told)] if self.told else None
+        away = {name for name in self._names(self.group) if name in self.cut}
+        there = [self.agents[self.pods[name].uid] for name in self._names(self.group) if name not in away]
+        here = {*told.leavers, *(m.pod for m in told.members if not m.joining)} if told else set()
+        if away and not away & here and told and all(agent.round == told.number for agent in there):
+            # No connection breaks: it is the word of the round that tells them.
+            for name in self._names(self.group):
+                if name not in away:
+                    self._say(name, stalled=self.agents[self.pods[name].uid].formed)
+            self.group = frozenset()
         if told and all(self._arrived(member.pod, told.number) for member in told.members):
             self._form(told)
 
@@ -270,6 +288,7 @@ class World:
         agent = self.agents.get(self.pods[name].uid) if name in self.pods else None
         return bool(
             agent
+            and name not in self.cut
             and agent.state is AgentState.RUNNING
             and agent.in_place
             and agent.round == number
@@ -279,7 +298,9 @@ class World:
     def _form(self, told: Round) -> None:
         members = [member.pod for member in told.members]
         trained = self._names(self.group)
-        if any(self.agents[self.pods[name].uid].round < told.number for name in trained if name in told.leavers):
+        if self.cut & set(trained) or any(
+            self.agents[self.pods[name].uid].round < told.number for name in trained if name in told.leavers
+        ):
             return  # they have not all heard of it, so they do not agree at their boundary
         if not all(member.joining for member in told.members):
             self.unasked += [name for name in trained if name not in (*members, *told.leavers)]
@@ -314,19 +335,34 @@ class World:
         uid = self.pods[name].uid
         agent = Agent(uid, state, number, Ports(40000 + len(self.agents), 41000), self.now, failure)
         self.agents[uid] = agent
-        self.reported[uid] = agent
+        self._report(name)
+
+    def _report(self, name: str) -> None:
+        uid = self.pods[name].uid
+        if name not in self.cut:
+            self.pods[name] = replace(self.pods[name], ready=True)
+            self.reported[uid], self.heard[uid] = self.agents[uid], self.now
 
     def _say(self, name: str, **changes: Any) -> None:
         """One agent reports that something about its sessions is another."""
         uid = self.pods[name].uid
         stalled = changes.get("stalled")
         since = {} if stalled is None else {"stalled_since": self.now if stalled else None}
-        self.agents[uid] = self.reported[uid] = replace(self.agents[uid], **changes, **since)
+        self.agents[uid] = replace(self.agents[uid], **changes, **since)
+        self._report(name)
 
     def _leaves_by_itself(self, name: str) -> bool:
         """Whether the agent has been sent SIGTERM and waits for a round without its pod."""
         agent = self.agents.get(self.pods[name].uid)
-        return bool(agent and agent.in_place and self.pods[name].uid in self.group)
+        return bool(agent and agent.in_place and self.pods[name].uid in self.group and not agent.stalled)
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time go by, in which all agents that can be heard are."""
+        self.now += timedelta(seconds=max(seconds, 0.1))
+        self.heard |= {self.pods[name].uid: self.now for name in self.pods if self._can_be_heard(name)}
+
+    def _can_be_heard(self, name: str) -> bool:
+        return name not in self.cut and self.pods[name].uid in self.heard and self.pods[name].uid in self.agents
 
     def _snapshot(self) -> tuple[object, ...]:
         return self.job.status.model_dump_json(), dict(self.pods), dict(self.agents), dict(self.reported)
@@ -335,12 +371,15 @@ class World:
 
     def settle(self, *, limit: int = 200) -> None:
         """Let everything that is under way happen, time included, until nothing changes."""
+        changed = self.now
+        for name in self.cut:  # the API server does not hear of its node either
+            self.pods[name] = replace(self.pods[name], ready=False)
         for _ in range(limit):
             before = self._snapshot()
             made = self.look()
             for name in list(self.pods):
                 pod = self.pods[name]
-                if pod.deleting and not self._leaves_by_itself(name):
+                if pod.deleting and name not in self.cut and not self._leaves_by_itself(name):
                     self.remove_pod(name)
                 else:
                     self.run_pod(name)
@@ -349,11 +388,12 @@ class World:
                 self.open_session(name)
             self.regroup()
             if before == self._snapshot():
-                if made.next_look is None or made.next_look <= self.now or self.job_deleted:
+                if made.next_look is None or self.now > changed + QUIET or self.job_deleted:
                     return
-                self.now = made.next_look
+                self.pass_time((made.next_look - self.now).total_seconds())
             else:
-                self.now += timedelta(milliseconds=100)
+                self.pass_time(0.1)
+                changed = self.now
         raise AssertionError(f"no rest after {limit} looks: {self.job.status}")
 
     @property

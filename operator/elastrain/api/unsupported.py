@@ -22,11 +22,6 @@ FIELDS: tuple[tuple[str, Callable[[TrainJobSpec], bool], str], ...] = (
         "workers that stand still are not detected",
     ),
     (
-        "spec.failurePolicy.nodeLossSeconds",
-        lambda s: s.failure_policy.node_loss_seconds != _POLICY.node_loss_seconds,
-        "a lost node is noticed when its pods are deleted",
-    ),
-    (
         "spec.failurePolicy.nodeStrikes",
         lambda s: s.failure_policy.node_strikes != _POLICY.node_strikes,
         "no node is avoided",

@@ -68,6 +68,10 @@ class Coordinator:
         """Return the newest state of each of the job's agents, by pod uid."""
         return self._jobs.agents(key)
 
+    def heard(self, key: JobKey) -> tuple[datetime | None, Mapping[str, datetime]]:
+        """Return since when all agents of the job could be heard, and when each last was, by pod uid."""
+        return self._jobs.heard(key)
+
     def progress(self, key: JobKey) -> ProgressReport | None:
         """Return the newest progress of the newest round that reported some."""
         return self._jobs.progress(key)

@@ -27,6 +27,7 @@ from elastrain.coordination.messages import (
 from elastrain.planning import Agent, CheckpointReport, Directive, ProgressReport
 
 POLL_SECONDS = 25.0
+PULSE_SECONDS, STANDSTILL_SECONDS = 1.0, 2.0
 PROGRESS_SECONDS = 5.0  # between two looks at a job because of progress alone
 # A pod's own share of its job's requests, so that one in a loop does not starve its peers: a poll and a
 # report at every change, progress each second, and room for a burst.
@@ -59,7 +60,9 @@ class _Poll:
 
 @dataclass(slots=True, eq=False)
 class _Job:
+    since: datetime  # from when on its agents could be heard
     directive: Directive | None = None
+    heard: dict[str, datetime] = field(default_factory=dict)  # when each last asked or reported, by pod uid
     polls: dict[str, _Poll] = field(default_factory=dict)  # by pod uid: the newest of each
     callers: dict[str, Caller] = field(default_factory=dict)  # by pod uid
     shares: dict[str, TokenBucket] = field(default_factory=dict)  # by pod uid
@@ -95,10 +98,11 @@ class Jobs:
         self._progress_seconds = progress_seconds
         self._jobs: dict[JobKey, _Job] = {}
         self._closing = False
+        self._pulse: asyncio.TimerHandle | None = None
 
     def publish(self, key: JobKey, directive: Directive) -> None:
         """Tell the job's agents what holds from now on; those that wait hear at once what is new to them."""
-        job = self._jobs.setdefault(key, _Job())
+        job = self._jobs.setdefault(key, _Job(self._clock()))
         self._drop_lost_pods(key, job)
         if directive == job.directive:
             return
@@ -122,6 +126,11 @@ class Jobs:
         """Return the newest state of each of the job's agents, by pod uid."""
         job = self._jobs.get(key)
         return MappingProxyType(dict(job.agents)) if job else MappingProxyType({})
+
+    def heard(self, key: JobKey) -> tuple[datetime | None, Mapping[str, datetime]]:
+        """Return since when all agents of the job could be heard, and when each last was, by pod uid."""
+        job = self._jobs.get(key)
+        return (job.since, MappingProxyType(dict(job.heard))) if job else (None, MappingProxyType({}))
 
     def progress(self, key: JobKey) -> ProgressReport | None:
         """Return the newest progress of the newest round that reported some."""
@@ -162,7 +171,8 @@ class Jobs:
             earlier.finish(None)  # its connection is lost or about to be: an agent asks once at a time
         job.polls[caller.pod_uid] = poll
         try:
-            async with asyncio.timeout(self._poll_seconds):
+            seconds = job.directive.poll_seconds if job.directive else self._poll_seconds
+            async with asyncio.timeout(min(seconds, self._poll_seconds)):
                 end = await poll.end
         except TimeoutError:
             end = None
@@ -197,6 +207,8 @@ class Jobs:
     def close(self) -> None:
         """End all that waits, so that a shutdown does not wait for the longest poll."""
         self._closing = True
+        if self._pulse:
+            self._pulse.cancel()
         for job in self._jobs.values():
             if job.progress_timer:
                 job.progress_timer.cancel()
@@ -206,16 +218,28 @@ class Jobs:
     def _enter(self, caller: Caller, key: JobKey) -> _Job:
         job = self._jobs.get(key)
         if job is None:
-            job = self._jobs[key] = _Job()
+            job = self._jobs[key] = _Job(self._clock())
             self._wake(key)  # it will be published, or forgotten if it does not exist
         job.callers[caller.pod_uid] = caller
+        job.heard[caller.pod_uid] = self._clock()
+        if self._pulse is None:
+            self._beat(asyncio.get_running_loop().time())
         return job
+
+    def _beat(self, due: float) -> None:
+        """Notice when this process stood still, so that nobody is blamed for what it did not hear then."""
+        loop = asyncio.get_running_loop()
+        if loop.time() > due + STANDSTILL_SECONDS:
+            for job in self._jobs.values():
+                job.since = self._clock()
+        self._pulse = loop.call_later(PULSE_SECONDS, self._beat, loop.time() + PULSE_SECONDS)
 
     def _drop_lost_pods(self, key: JobKey, job: _Job) -> None:
         lost = [uid for uid, caller in job.callers.items() if not self.belongs(caller, key)]
         for uid in lost:
             del job.callers[uid]
             job.agents.pop(uid, None)
+            job.heard.pop(uid, None)
             job.shares.pop(uid, None)
 
     def _take_state(self, caller: Caller, key: JobKey, job: _Job, report: StateReport) -> None:

@@ -93,6 +93,7 @@ def pod_of(obj: Json) -> Pod | None:
         obstacle=_obstacle(status) if phase is PodPhase.PENDING else None,
         exit=_exit(status, phase),
         disruption=_disruption(status),
+        ready=not any(c.get("type") == "Ready" and c.get("status") == "False" for c in status.get("conditions") or ()),
         lingers=status.get("phase") == PodPhase.RUNNING and phase is not PodPhase.RUNNING,
     )
 

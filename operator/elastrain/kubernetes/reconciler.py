@@ -48,6 +48,10 @@ class Agents(Protocol):
         """Return the newest state of the job's agents by pod uid."""
         ...
 
+    def heard(self, key: Key) -> tuple[datetime | None, Mapping[str, datetime]]:
+        """Return since when all agents of the job could be heard, and when each last was, by pod uid."""
+        ...
+
     def progress(self, key: Key) -> ProgressReport | None:
         """Return the newest progress."""
         ...
@@ -154,9 +158,12 @@ class Reconciler:
 
     def _observe(self, job: Job) -> Observed:
         key = job.key
+        since, heard = self._agents.heard(key)
         return Observed(
             pods=tuple(entry.value[0] for entry in self._pods.of(job.owner).values()),
             agents=self._agents.agents(key),
+            heard=heard,
+            listening_since=since,
             service_exists=any(entry.value == key.name for entry in self._services.of(job.owner).values()),
             template_hash=job.template_hash,
             refusal=self._refusals.get(job.uid),

@@ -113,6 +113,7 @@ class Directive:
     round: Round | None = None
     leaving: Mapping[str, str] = field(default_factory=dict)  # pod name -> reason
     outcome: Outcome | None = None
+    poll_seconds: float = 25.0  # how long a question waits for news before it is answered with none
 
 
 @dataclass(frozen=True, slots=True)

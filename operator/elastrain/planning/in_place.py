@@ -86,7 +86,7 @@ def leavers(current: RoundStatus, chosen: frozenset[str], observed: Observed) ->
     pods = {pod.name: pod for pod in observed.pods if not pod.ended}
     names = []
     for name in (*current.members, *current.leavers):
-        if name in chosen or name not in pods:
+        if name in chosen or name not in pods or pods[name].silent:
             continue
         agent = observed.agents.get(pods[name].uid)
         if agent is None or (agent.state is AgentState.RUNNING and agent.formed > 0):

@@ -30,6 +30,7 @@ from elastrain.planning.in_place import (
 )
 from elastrain.planning.observed import AgentState, Observed, Pod
 from elastrain.planning.seats import Seat, Seats
+from elastrain.planning.silence import lost_at
 from elastrain.planning.troubles import Cost, Diagnosis, retry_at
 
 
@@ -72,6 +73,9 @@ def propose(job: TrainJob, seats: Seats, diagnosis: Diagnosis, observed: Observe
     current = job.status.round
     if diagnosis.broken and diagnosis.cause is None:
         return Proposal(until=diagnosis.until)
+    unheard = _unheard_until(job, observed) if diagnosis.broken else None
+    if unheard:
+        return Proposal(until=unheard)
     if current is None or not current.members:
         return _anew(job, seats, _reason(job, diagnosis), diagnosis, now)
     view = _View(job, seats, observed, current, going(job, seats), now)
@@ -87,6 +91,17 @@ def propose(job: TrainJob, seats: Seats, diagnosis: Diagnosis, observed: Observe
         return stuck
     planned = _planned(view)
     return planned if planned.round else Proposal(until=_earliest(stuck.until, planned.until))
+
+
+def _unheard_until(job: TrainJob, observed: Observed) -> datetime | None:
+    """Return until when to wait for members that may be well but have not told this operator anything yet."""
+    members = job.status.round.members if job.status.round else ()
+    quiet = [
+        lost_at(job, pod, observed)
+        for pod in observed.pods
+        if pod.name in members and pod.uid not in observed.agents and not (pod.silent or pod.deleting)
+    ]
+    return _earliest(*quiet)
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,6 +115,8 @@ class Pod:
     # A reason of the cluster's for the end of this pod: Evicted, PreemptionByScheduler, DeletionByTaintManager,
     # NodeLost, UnexpectedAdmissionError, Preempting, Shutdown ...; None when the pod ended by itself.
     disruption: str | None = None
+    ready: bool = True  # by its Ready condition, which falls when its node is not heard of by the API server
+    silent: bool = False  # not heard of by the coordinator for too long; set by `silence`
     lingers: bool = False  # the trainer has ended, but another container runs on and the node's devices stay taken
 
     @property
@@ -167,6 +169,8 @@ class Observed:
 
     pods: tuple[Pod, ...] = ()
     agents: Mapping[str, Agent] = field(default_factory=dict)  # by pod uid
+    heard: Mapping[str, datetime] = field(default_factory=dict)  # when an agent last asked or reported, by pod uid
+    listening_since: datetime | None = None  # from when on the coordinator could hear of all agents
     service_exists: bool = False
     template_hash: str = ""  # of the job's present spec
     refusal: Refusal | None = None

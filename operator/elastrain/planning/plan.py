@@ -25,6 +25,7 @@ from elastrain.planning.membership import RoundReason, dissolved, has_outdated_m
 from elastrain.planning.observed import Observed
 from elastrain.planning.progress import checkpointed, progressed
 from elastrain.planning.seats import Seats, seats_of
+from elastrain.planning.silence import poll_seconds, silence_until, with_silent
 from elastrain.planning.staffing import Staffing, dismissal, staffing
 from elastrain.planning.troubles import Diagnosis, diagnose
 
@@ -48,6 +49,7 @@ def plan(job: TrainJob, observed: Observed, now: datetime) -> Plan:
         return Plan(job.status)
     if is_finished(job.status):
         return after_end(job, observed, now)
+    observed = with_silent(job, observed, now)
     seats = seats_of(job, observed)
     diagnosis = diagnose(job, seats, observed, now)
     books = account(job, diagnosis)
@@ -61,12 +63,14 @@ def plan(job: TrainJob, observed: Observed, now: datetime) -> Plan:
     status = _status(job, observed, seats, current, doing, end, now)
     if status != job.status or books.news:
         status = status.model_copy(update={"goodput": goodput})
+    silence = None if job.spec.suspend else silence_until(job, observed, now)
     directive = Directive(
+        poll_seconds=poll_seconds(job),
         round=None if end else published(job, current, observed),
         leaving={} if end else crew.leaving,
         outcome=Outcome(end.complete, end.message) if end else None,
     )
-    looks = [now] if end else [at for at in (diagnosis.until, limits.until, look, crew.until) if at]
+    looks = [now] if end else [at for at in (diagnosis.until, limits.until, look, crew.until, silence) if at]
     actions = (*crew.actions, *_events(job, status, books, doing, end))
     return Plan(status, actions, directive, min(looks, default=None))
 

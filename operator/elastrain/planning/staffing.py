@@ -1,7 +1,8 @@
 """Which pods should exist: the creations and deletions that bring the job's pods to what the spec wants.
 
-A replacement takes its seat with the next attempt and waits for nothing but the back-off of a failure, so a pod
-that never goes away blocks nobody. A surplus member leaves its round before its pod is deleted.
+A pod that is not heard of any more is deleted for the sake of its replacement. That takes its seat with the next
+attempt and waits for nothing but the back-off of a failure, so a pod that never goes away blocks nobody. A surplus
+member leaves its round before its pod is deleted.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ def staffing(job: TrainJob, current: RoundStatus | None, seats: Seats, observed:
         else:
             leaving[pod.name] = f"its workers did not leave with round {current.number} in time"
             deletions.append(pod)
+    deletions += [pod for pod in observed.pods if pod.silent]
     gone = tuple(DeletePod(pod.name, pod.uid) for pod in deletions if not pod.deleting)
     return Staffing((*creations, *gone), leaving, min(looks, default=None))
 

@@ -190,6 +190,10 @@ def _trouble(
     policy = job.spec.failure_policy
     if pod is None:
         return Trouble(name, None, now, "PodLost", f"pod {name} is gone", Cost.LOSS)
+    if pod.silent:
+        seconds = policy.node_loss_seconds
+        text = f"pod {name} on node {pod.node} has not been heard of for {seconds} s"
+        return Trouble(name, pod.node, now, "PodLost", text, Cost.LOSS)
     if pod.ended and not pod.deleting:
         return _ended(pod, policy, number, now)
     if pod.deleting:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import queue
+import shutil
 import signal
 import sys
 import tempfile
@@ -50,10 +51,10 @@ class Agent:
         self._environment = environment
         self._events: queue.SimpleQueue[_Happening] = queue.SimpleQueue()
         self._state = machine.State()
-        folder = _folder()
-        self._mailbox = Mailbox(folder / SOCKET)
-        self._sessions = SessionServer(folder / SESSIONS, lambda: self._events.put(_SessionsChanged()))
-        self._workers = Workers(environment, folder)
+        self._folder = _folder()
+        self._mailbox = Mailbox(self._folder / SOCKET)
+        self._sessions = SessionServer(self._folder / SESSIONS, lambda: self._events.put(_SessionsChanged()))
+        self._workers = Workers(environment, self._folder)
         self._ports = HeldPorts(environment.pod_ip)
         self._ports_in_use: HeldPorts | None = None
         self._reporter = Reporter(environment)
@@ -80,6 +81,7 @@ class Agent:
             self._workers.reap()
         self._leave_word(self._exit.outcome, self._exit.failure)
         self._reporter.flush(FLUSH_SECONDS)
+        shutil.rmtree(self._folder, ignore_errors=True)
         log.info("exit code %d: %s", self._exit.code, self._exit.outcome)
         return self._exit.code
 
