@@ -61,6 +61,10 @@ class Agents:
                 self.known[uid] = (key, name, replace(agent, state=AgentState.FINISHED, since=clock()))
                 self.wake(key)
 
+    def heard(self, key: Key) -> tuple[datetime, dict[str, datetime]]:
+        """All of them are heard all the time."""
+        return clock(), {uid: clock() for uid, (job, *_) in self.known.items() if job == key}
+
     def publish(self, key: Key, directive: Directive) -> None:
         live = {obj["metadata"]["uid"] for obj in self.server.objects("pods")}
         for uid, (job, name, agent) in list(self.known.items()):

@@ -97,7 +97,6 @@ WITHOUT_EFFECT = {
     "spec.spares": {"spares": 2},
     "spec.scheduling.gang": {"scheduling": {"gang": "Volcano"}},
     "spec.failurePolicy.hangSeconds": {"failurePolicy": {"hangSeconds": 60}},
-    "spec.failurePolicy.nodeLossSeconds": {"failurePolicy": {"nodeLossSeconds": 60}},
     "spec.failurePolicy.nodeStrikes": {"failurePolicy": {"nodeStrikes": 1}},
     "spec.globalBatchSize": {"globalBatchSize": 64},
     "spec.checkpoint.everySeconds": {"checkpoint": {"path": "/a", "everySeconds": 60}},
@@ -116,7 +115,7 @@ def test_nothing_is_said_of_fields_that_have_an_effect() -> None:
     for spec in (
         {},
         {"checkpoint": {"path": "/a", "keep": 3}, "scaling": {"mode": "Restart", "settleSeconds": 9}},
-        {"failurePolicy": {"nodeLossSeconds": 15, "hangSeconds": "auto", "nodeStrikes": 2}},
+        {"failurePolicy": {"nodeLossSeconds": 60, "hangSeconds": "auto", "nodeStrikes": 2}},
         {"scheduling": {"gang": "None"}, "nodeMultiple": 1, "suspend": True},
         {"scaling": {"mode": "InPlace"}},
     ):
