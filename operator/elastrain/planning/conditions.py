@@ -86,7 +86,9 @@ def activity(job: TrainJob, status: TrainJobStatus, seats: Seats, diagnosis: Dia
     why = _obstacle(seats)
     if fresh or (begun and not diagnosis.broken):
         assert current is not None
-        return Activity(False, _forming(current.reason), f"round {current.number} ({current.reason}) is forming")
+        text = f"round {current.number} ({current.reason}) is forming"
+        cause = f"; {describe(diagnosis.cause)}" if diagnosis.cause else ""
+        return Activity(False, _forming(current.reason), text + cause)
     if diagnosis.broken or (diagnosis.cause and begun):
         text = describe(diagnosis.cause) if diagnosis.cause else "a worker failed"
         return Activity(False, Reason.RECOVERING, "; ".join(filter(None, [text, why and why[1]])))
