@@ -8,7 +8,7 @@ LOCK := uv pip compile -q --generate-hashes --no-emit-index-url --no-header --py
 # torch and what comes with it: the base image of the trainer has them.
 TORCH = $(shell grep -oE '^(torch|triton|nvidia[a-z0-9-]*|cuda[a-z-]*|sympy|mpmath|networkx|jinja2|markupsafe|setuptools)==' requirements/trainer.txt | tr -d =)
 
-.PHONY: help setup lock generate lint types unit chart apiserver cluster test demo clean
+.PHONY: help setup lock generate lint types unit chart apiserver cluster elastic test demo clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -59,7 +59,10 @@ apiserver: setup  ## the CRD, the operator and the chart on a real API server
 	$(BIN)/pytest tests/apiserver
 
 cluster: setup  ## images, chart and jobs on a real cluster of three nodes (or the one that KUBECONFIG names)
-	$(BIN)/pytest tests/cluster
+	$(BIN)/pytest tests/cluster -m "not long"
+
+elastic: setup  ## everything that may happen to a job while it trains, on the same cluster; half an hour
+	$(BIN)/pytest tests/cluster/test_elastic.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -20,6 +20,7 @@ from accelerate import Accelerator
 from elastrain_trainer import Session, report_progress
 
 here = pathlib.Path(os.environ.get("HERE", pathlib.Path(__file__).parent))
+torch.set_default_dtype(torch.float64)  # so that the order of additions, which the world size decides, is not seen
 accelerator = Accelerator()
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16, momentum=None), torch.nn.Linear(16, 1))
@@ -40,7 +41,9 @@ for step in session.steps(total):
     with session.attempt():
         generator = torch.Generator().manual_seed(step)
         inputs = torch.randn(12, 8, generator=generator)[session.rank :: session.world_size]
-        loss = F.mse_loss(model(inputs), inputs.sum(1, keepdim=True), reduction="sum") * session.world_size / 12
+        noise = torch.randn(12, 1, generator=generator)[session.rank :: session.world_size]
+        targets = inputs.sum(1, keepdim=True) + noise
+        loss = F.mse_loss(model(inputs), targets, reduction="sum") * session.world_size / 12
         mean = accelerator.reduce(loss.detach(), "mean").item()
         accelerator.backward(loss)
         optimizer.step()
@@ -92,7 +95,7 @@ def static(folder: Path, steps: int) -> dict[int, tuple[float, int, float]]:
     assert run.returncode == 0, run.stderr
     found = lines(run.stdout)
     assert len(found) == steps
-    assert found[steps][0] < found[1][0] / 10
+    assert found[steps][0] < found[1][0]
     return found
 
 

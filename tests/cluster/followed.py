@@ -31,10 +31,18 @@ class Followed:
         self._threads: list[threading.Thread] = []
         self._over = threading.Event()
 
-    def submit(self, steps: int, *, pause: float = 0.1, container: dict[str, Any] | None = None, **spec: Any) -> None:
-        """Apply the job and follow it."""
+    def submit(
+        self,
+        steps: int,
+        *,
+        pause: float = 0.1,
+        container: dict[str, Any] | None = None,
+        before: str = "",
+        **spec: Any,
+    ) -> None:
+        """Apply the job and follow it; `before` is run by the script before anything else."""
         container = {**CONTAINER, "args": ["/scripts/script.py", str(steps), str(pause)], **(container or {})}
-        submit(self.cluster, self.namespace, SCRIPT, container=container, **{"minNodes": 1, **spec})
+        submit(self.cluster, self.namespace, before + SCRIPT, container=container, **{"minNodes": 1, **spec})
         self._begin(self._follow_pods)
 
     def patch(self, **spec: Any) -> None:

@@ -22,6 +22,9 @@ GATHER = timedelta(seconds=3)
 FREE_EXIT_REASONS = frozenset({"StartError", "ContainerStatusUnknown", "CreateContainerError"})
 """Reasons of the kubelet for a container that ended without having run the script."""
 
+KILLED = (137, 143)
+"""Exit codes of a container that was killed from outside; a script whose worker is killed is told of by its agent."""
+
 
 PEER_LOST = "PeerLost"
 """The reason of a failure that is the consequence of another member's end."""
@@ -251,6 +254,8 @@ def _exit_cost(policy: FailurePolicy, end: Exit) -> Cost:
     if end.outcome in ("left", "finished"):
         return Cost.LOSS  # it was asked to stop, by a deletion that is no longer to be seen
     if end.outcome in ("retry", "nodeFault") or end.reason in FREE_EXIT_REASONS:
+        return Cost.FREE
+    if end.outcome is None and end.exit_code in KILLED and end.reason != "OOMKilled":
         return Cost.FREE
     return _cost(policy, end.reason, end.exit_code)
 

@@ -325,6 +325,15 @@ def test_one_rank_that_exits_early_is_named() -> None:
     assert "job-1-0 ended with exit code 0 while" in world.job.status.last_failure.message
 
 
+def test_an_agent_that_was_killed_from_outside_spends_no_budget() -> None:
+    world = started(nodes=2, failurePolicy={"maxFailures": 0})
+    world.end_pod("job-1-0", 137)
+    world.settle()
+    assert world.job.status.failures.free == 1
+    assert world.job.status.failures.counted == 0
+    assert world.training == ("job-0-0", "job-1-1")
+
+
 def test_out_of_memory_kill_of_the_container_is_named() -> None:
     world = started(nodes=2)
     world.end_pod("job-1-0", 137, reason="OOMKilled")
