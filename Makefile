@@ -30,7 +30,7 @@ $(VENV)/.ready: requirements/dev.txt requirements/trainer.txt
 	touch $@
 
 lock:  ## pin the requirements anew, with hashes
-	$(LOCK) --extra operator --group dev pyproject.toml -o requirements/dev.txt
+	$(LOCK) --extra operator --extra local --group dev pyproject.toml -o requirements/dev.txt
 	$(LOCK) --extra operator pyproject.toml -o requirements/operator.txt
 	echo 'hatchling>=1.27' | $(LOCK) - -o requirements/build.txt  # what builds the wheels in the images
 	$(LOCK) --extra accelerate trainer_image/pyproject.toml -o requirements/trainer.txt

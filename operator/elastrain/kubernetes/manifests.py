@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from elastrain.api import GROUP, KIND, TRAINER, VERSION, TrainJob
+from elastrain.api.environment import environment
 
 Json = dict[str, Any]
 
@@ -147,32 +148,14 @@ def pod(job: TrainJob, template: Mapping[str, Any], digest: str, index: int, att
 
 def _environment(job: TrainJob, index: int, to: Coordination) -> list[Json]:
     """Return the variables of docs/protocol.md, "What a pod finds in its environment"."""
-    meta, spec = job.metadata, job.spec
-    fixed: dict[str, object] = {
-        "ELASTRAIN_COORDINATOR_URL": to.url,
-        "ELASTRAIN_CREDENTIALS": CREDENTIALS_PATH,
-        "ELASTRAIN_NAMESPACE": meta.namespace,
-        "ELASTRAIN_JOB": meta.name,
-        "ELASTRAIN_JOB_UID": meta.uid,
-        "ELASTRAIN_NODE_INDEX": index,
-        "ELASTRAIN_LEAVE_SECONDS": spec.scaling.leave_seconds,
-        "ELASTRAIN_GLOBAL_BATCH_SIZE": spec.global_batch_size,
-        "ELASTRAIN_CHECKPOINT_PATH": spec.checkpoint and spec.checkpoint.path,
-        "ELASTRAIN_CHECKPOINT_EVERY_SECONDS": spec.checkpoint and spec.checkpoint.every_seconds,
-        "ELASTRAIN_CHECKPOINT_EVERY_STEPS": spec.checkpoint and spec.checkpoint.every_steps,
-        "ELASTRAIN_CHECKPOINT_KEEP": spec.checkpoint and spec.checkpoint.keep,
-        "KUBEFLOW_TRAINER_SERVER_URL": f"{to.url}/apis/trainer.kubeflow.org/v1alpha1"
-        f"/namespaces/{meta.namespace}/trainjobs/{meta.name}/status",
-        "KUBEFLOW_TRAINER_SERVER_CA_CERT": f"{CREDENTIALS_PATH}/ca.crt",
-        "KUBEFLOW_TRAINER_SERVER_TOKEN": f"{CREDENTIALS_PATH}/token",
-    }
+    fixed = environment(job, index, url=to.url, credentials=CREDENTIALS_PATH)
     fields = {
         "ELASTRAIN_POD": "metadata.name",
         "ELASTRAIN_POD_IP": "status.podIP",
         "ELASTRAIN_NODE_NAME": "spec.nodeName",
     }
     return [
-        *({"name": name, "value": str(value)} for name, value in fixed.items() if value is not None),
+        *({"name": name, "value": value} for name, value in fixed.items()),
         *({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()),
     ]
 
