@@ -74,19 +74,19 @@ def departures(job: TrainJob, seats: Seats, observed: Observed) -> frozenset[str
     return doomed if doomed and round_size(job, len(going(job, seats))) else frozenset()
 
 
-def leavers(current: RoundStatus, chosen: frozenset[str], observed: Observed) -> tuple[str, ...]:
-    """Return the pods that train now, or may, and are not in the next round.
+def leavers(current: RoundStatus, without: frozenset[str], observed: Observed) -> tuple[str, ...]:
+    """Return the pods that train now, or may, and leave with the next round.
 
     Args:
         current: the present round.
-        chosen: the names of the next round's members.
+        without: the names of the next round's members, and of those that are lost.
         observed: its pods and agents.
 
     """
     pods = {pod.name: pod for pod in observed.pods if not pod.ended}
     names = []
     for name in (*current.members, *current.leavers):
-        if name in chosen or name not in pods or pods[name].silent:
+        if name in without or name not in pods or pods[name].silent:
             continue
         agent = observed.agents.get(pods[name].uid)
         if agent is None or (agent.state is AgentState.RUNNING and agent.formed > 0):

@@ -78,7 +78,7 @@ def propose(job: TrainJob, seats: Seats, diagnosis: Diagnosis, observed: Observe
         return Proposal(until=unheard)
     if current is None or not current.members:
         return _anew(job, seats, _reason(job, diagnosis), diagnosis, now)
-    view = _View(job, seats, observed, current, going(job, seats), now)
+    view = _View(job, seats, observed, current, going(job, seats), diagnosis.pods, now)
     if diagnosis.broken:
         reason = _reason(job, diagnosis)
         if not view.going:
@@ -106,19 +106,23 @@ def _unheard_until(job: TrainJob, observed: Observed) -> datetime | None:
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """What a decision about a round with members looks at; `going` are the seats that can keep their workers."""
+    """What a decision about a round with members looks at; `going` are the seats that can keep their workers, `lost`
+    the members that cannot go on.
+    """
 
     job: TrainJob
     seats: Seats
     observed: Observed
     current: RoundStatus
     going: tuple[Seat, ...]
+    lost: frozenset[str]
     now: datetime
 
     def round(self, chosen: tuple[Seat, ...], reason: RoundReason) -> RoundStatus:
         """Return the next round, of these seats."""
         names = frozenset(seat.pod.name for seat in chosen if seat.pod)
-        return _round(self.job, chosen, reason, self.now, self.going, leavers(self.current, names, self.observed))
+        leaving = leavers(self.current, names | self.lost, self.observed)
+        return _round(self.job, chosen, reason, self.now, self.going, leaving)
 
 
 def _anew(job: TrainJob, seats: Seats, reason: RoundReason, diagnosis: Diagnosis, now: datetime) -> Proposal:

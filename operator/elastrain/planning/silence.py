@@ -50,7 +50,7 @@ def lost_at(job: TrainJob, pod: Pod, observed: Observed) -> datetime | None:
     """
     current, since = job.status.round, observed.listening_since
     heard = observed.heard.get(pod.uid)
-    member = current is not None and pod.name in current.members
+    member = current is not None and pod.name in (*current.members, *current.leavers)
     if since is None or pod.phase is not PodPhase.RUNNING or not (heard or member):
         return None
     last = max(heard or since, since)

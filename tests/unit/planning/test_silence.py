@@ -99,6 +99,21 @@ def test_a_loss_right_after_a_start_of_the_operator_waits_for_those_that_have_no
     assert world.job.status.round.continuing == world.job.status.round.members
 
 
+def test_a_new_operator_takes_a_pod_that_is_being_deleted_and_says_nothing_for_lost() -> None:
+    world = trains()
+    world.cut.add("job-1-0")
+    world.take_pod("job-1-0")
+    world.restart_operator()
+    world.look()
+    for name in ("job-0-0", "job-2-0"):
+        world.poll(name)
+    world.look()
+    assert world.job.status.round.members == ("job-0-0", "job-2-0")
+    assert world.job.status.round.leavers == ()
+    world.settle()
+    assert len(world.group) == 3
+
+
 def test_a_pod_that_comes_back_to_the_network_is_no_member_any_more() -> None:
     world = trains()
     world.cut.add("job-1-0")
