@@ -66,6 +66,13 @@ def place(job: Followed, pod: str) -> str:
     return str(next(p["spec"]["nodeName"] for p in job.pods if p["metadata"]["name"] == pod))
 
 
+def beside_leader(job: Followed, *, yes: bool) -> str:
+    """Return a member that runs on the node of the leading operator, or one that does not."""
+    name = leader(job.cluster)
+    at = job.cluster.get("pod", "-n", NAMESPACE, name)["spec"]["nodeName"]
+    return next(pod for pod in job.status["round"]["members"] if (place(job, pod) == at) is yes)
+
+
 def delete(job: Followed, pod: str, *, grace: int | None = None) -> None:
     how = () if grace is None else (f"--grace-period={grace}", *(("--force",) if grace == 0 else ()))
     job.cluster.kubectl("delete", "pod", "-n", job.namespace, pod, "--wait=false", *how)
@@ -175,13 +182,14 @@ def test_a_drain_costs_nothing(job: Followed, expected: Rows, nodes: Nodes) -> N
 def test_a_node_dies(job: Followed, expected: Rows, nodes: Nodes) -> None:
     job.submit(STEPS, nodes=3, failurePolicy={"nodeLossSeconds": 10})
     found = job.trains(3)
-    victim = place(job, "job-0-0")
+    lost = beside_leader(job, yes=False)
+    victim = place(job, lost)
     at = time.monotonic()
     nodes(victim).crash()
-    found = job.trains(2, after=number(found), seconds=60)
+    job.reaches(job.step + 3)
     print(f"the others trained on {time.monotonic() - at:.1f} s after the node's death, nodeLossSeconds 10")
-    assert "job-0-0" not in found["round"]["members"]
-    found = job.trains(3, after=number(found))
+    found = job.trains(3, after=number(found) + 1)
+    assert lost not in found["round"]["members"]
     assert victim not in {place(job, pod) for pod in found["round"]["members"]}
     last = job.completes(expected, sizes=[3, 2, 3])
     assert last["failures"]["counted"] == 0
@@ -191,14 +199,16 @@ def test_a_node_dies(job: Followed, expected: Rows, nodes: Nodes) -> None:
 def test_a_node_is_cut_off_for_a_minute(job: Followed, expected: Rows, nodes: Nodes) -> None:
     job.submit(STEPS, nodes=3, failurePolicy={"nodeLossSeconds": 10})
     found = job.trains(3)
-    victim = place(job, "job-1-0")
+    lost = beside_leader(job, yes=True)
+    victim = place(job, lost)
     nodes(victim).cut()
     at = time.monotonic()
-    found = job.trains(2, after=number(found), seconds=60)
+    job.reaches(job.step + 3)
+    print(f"the others trained on {time.monotonic() - at:.1f} s after the leading operator's node was cut off")
     time.sleep(max(60 - (time.monotonic() - at), 0))
     nodes(victim).join()
-    found = job.trains(3)
-    assert "job-1-0" not in found["round"]["members"]
+    found = job.trains(3, after=number(found) + 1)
+    assert lost not in found["round"]["members"]
     job.cluster.eventually(lambda: len(job.pods) == 3, "the pod that was cut off to be gone", 120)
     last = job.completes(expected)
     assert last["failures"]["counted"] == 0
@@ -206,17 +216,17 @@ def test_a_node_is_cut_off_for_a_minute(job: Followed, expected: Rows, nodes: No
 
 @pytest.mark.long
 def test_a_kubelet_that_hangs_disturbs_nobody(job: Followed, expected: Rows, nodes: Nodes) -> None:
-    """Its containers run on; the API server gives the node up, the coordinator hears its agents."""
+    """Its containers run on: the API server has its pods deleted, and so they leave with a round."""
     job.submit(STEPS, nodes=3, failurePolicy={"nodeLossSeconds": 10})
-    found = job.trains(3)
+    job.trains(3)
     node = nodes(place(job, "job-1-0"))
     node.stop()
     at = job.step
     time.sleep(45)
-    assert job.status["round"]["number"] == number(found)
-    assert job.step > at + 20
+    assert job.step > at + 100
     node.resume()
-    undisturbed(job, job.completes(expected, sizes=[3]))
+    job.trains(3)
+    undisturbed(job, job.completes(expected))
 
 
 @pytest.mark.long

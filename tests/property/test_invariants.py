@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.property.world import Crash, World
 
@@ -242,6 +242,7 @@ class History(RuleBasedStateMachine):
 TestHistories = History.TestCase
 TestHistories.settings = settings(
     max_examples=400,
+    phases=(Phase.explicit, Phase.reuse, Phase.generate),  # shrinking a history takes minutes
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=list(HealthCheck),

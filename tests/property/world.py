@@ -36,6 +36,8 @@ from elastrain.planning import (
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 IMAGE = "trainer:1"
+EVICTION = timedelta(seconds=300)
+"""After this time the API server has the pods of a node deleted that it does not hear of."""
 QUIET = timedelta(seconds=700)
 """No limit is longer than this, but for those that a spec may set."""
 
@@ -371,10 +373,13 @@ class World:
 
     def settle(self, *, limit: int = 200) -> None:
         """Let everything that is under way happen, time included, until nothing changes."""
-        changed = self.now
+        changed = begun = self.now
         for name in self.cut:  # the API server does not hear of its node either
             self.pods[name] = replace(self.pods[name], ready=False)
         for _ in range(limit):
+            if self.now > begun + EVICTION:
+                for name in self.cut:
+                    self.take_pod(name)
             before = self._snapshot()
             made = self.look()
             for name in list(self.pods):
@@ -388,6 +393,9 @@ class World:
                 self.open_session(name)
             self.regroup()
             if before == self._snapshot():
+                if made.next_look is None and self.cut and self.now <= begun + EVICTION:
+                    self.pass_time(EVICTION.total_seconds())
+                    continue
                 if made.next_look is None or self.now > changed + QUIET or self.job_deleted:
                     return
                 self.pass_time((made.next_look - self.now).total_seconds())

@@ -153,6 +153,12 @@ def stalled_until(job: TrainJob, current: RoundStatus, seats: Seats, observed: O
     return min(times, default=None)
 
 
+def all_heard(current: RoundStatus, observed: Observed, since: datetime) -> bool:
+    """Return whether every member has been heard of after a moment: if not, it may be why others wait."""
+    heard = [observed.heard.get(pod.uid) for pod in observed.pods if pod.name in current.members]
+    return observed.listening_since is None or all(time and time > since for time in heard)
+
+
 def stalled(current: RoundStatus, observed: Observed) -> tuple[str, ...]:
     """Return the members whose workers wait for a new group because theirs is broken."""
     return tuple(

@@ -18,6 +18,8 @@ from elastrain.api import RoundStatus, ScalingMode, TrainJob
 from elastrain.planning.actions import Endpoint, Member, Round
 from elastrain.planning.in_place import (
     FORM_LIMIT,
+    STALL_LIMIT,
+    all_heard,
     departures,
     forming_until,
     going,
@@ -32,6 +34,9 @@ from elastrain.planning.observed import AgentState, Observed, Pod
 from elastrain.planning.seats import Seat, Seats
 from elastrain.planning.silence import lost_at
 from elastrain.planning.troubles import Cost, Diagnosis, retry_at
+
+LISTEN_AGAIN = timedelta(seconds=0.5)
+"""How soon to look again for a member that has yet to be heard of."""
 
 
 class RoundReason(StrEnum):
@@ -149,6 +154,8 @@ def _stuck(view: _View) -> Proposal:
     """Propose a round in place of one whose members do not come together."""
     job, current = view.job, view.current
     stalled = stalled_until(job, current, view.seats, view.observed)
+    if stalled and stalled <= view.now and not all_heard(current, view.observed, stalled - STALL_LIMIT):
+        return Proposal(until=view.now + LISTEN_AGAIN)
     if stalled and stalled <= view.now:
         return _survivors(view, RoundReason.REGROUP) if view.going else _restarted(view, RoundReason.REGROUP)
     agents = dict(member_agents(current, view.observed))

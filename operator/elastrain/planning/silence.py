@@ -12,6 +12,9 @@ from datetime import datetime, timedelta
 from elastrain.api import TrainJob
 from elastrain.planning.observed import Observed, Pod, PodPhase
 
+MISSED_POLLS = 3
+"""So many polls of a member may be missed when the group is broken, before it is taken for lost."""
+
 
 def poll_seconds(job: TrainJob) -> float:
     """Return after how long at most an agent is to ask again, so that its silence is noticed."""
@@ -46,7 +49,8 @@ def silence_until(job: TrainJob, observed: Observed, now: datetime) -> datetime 
 def lost_at(job: TrainJob, pod: Pod, observed: Observed) -> datetime | None:
     """Return from when on a pod is taken for lost if it is not heard of before; None if it need not be heard.
 
-    A step is done by all members together, so that the progress of a round is a sign of life of each.
+    A step is done by all members together, so that the progress of a round is a sign of life of each. When others
+    have lost their connections to somebody, it is most likely the one who is not heard of.
     """
     current, since = job.status.round, observed.listening_since
     heard = observed.heard.get(pod.uid)
@@ -57,7 +61,10 @@ def lost_at(job: TrainJob, pod: Pod, observed: Observed) -> datetime | None:
     progress = observed.progress
     if current and member and progress and progress.round == current.number:
         last = max(last, progress.time)
-    return last + timedelta(seconds=job.spec.failure_policy.node_loss_seconds)
+    seconds = float(job.spec.failure_policy.node_loss_seconds)
+    if current and member and any(agent.stalled == current.number for agent in observed.agents.values()):
+        seconds = min(seconds, MISSED_POLLS * poll_seconds(job))
+    return last + timedelta(seconds=seconds)
 
 
 def _is_lost(job: TrainJob, pod: Pod, observed: Observed, now: datetime) -> bool:

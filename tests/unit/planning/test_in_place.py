@@ -230,6 +230,8 @@ def test_a_broken_group_without_a_loss_gets_a_new_round_of_the_same() -> None:
     assert world.job.status.phase == "Recovering"
     assert made.next_look <= world.now + STALL_LIMIT
     world.pass_time(STALL_LIMIT.total_seconds())
+    for name in world.pods:
+        world.poll(name)
     world.look()
     assert world.job.status.round.reason == "Regroup"
     assert joining(world) == []

@@ -114,6 +114,22 @@ def test_a_new_operator_takes_a_pod_that_is_being_deleted_and_says_nothing_for_l
     assert len(world.group) == 3
 
 
+def test_peers_that_have_lost_their_connections_are_witnesses() -> None:
+    world = trains()
+    world.cut.add("job-1-0")
+    for name in ("job-0-0", "job-2-0"):
+        world._say(name, stalled=1)
+    world.group = frozenset()
+    world.pass_time(8)
+    world.look()
+    assert world.job.status.round.number == 1  # not a round with the one that is not heard of
+    world.pass_time(1)
+    world.look()
+    assert world.job.status.round.members == ("job-0-0", "job-2-0")
+    world.settle()
+    assert len(world.group) == 3
+
+
 def test_a_pod_that_comes_back_to_the_network_is_no_member_any_more() -> None:
     world = trains()
     world.cut.add("job-1-0")

@@ -20,6 +20,8 @@ CONNECT_SECONDS, TRY_SECONDS = 30.0, 5.0
 LOOK_SECONDS = 0.02
 """How often a key is looked for: a wait of the store's own blocks its connection, and warns of every time-out."""
 
+DECIDE_SECONDS, WITHDRAW_SECONDS = 10.0, 1.0
+
 GO, NO = b"go", b"no"
 
 
@@ -28,7 +30,11 @@ class Mismatch(Exception):
 
 
 class Meeting:
-    """One worker at the meeting of one round; arriving and waiting happen in a thread of its own."""
+    """One worker at the meeting of one round.
+
+    All that may wait for the store is done in a thread of the meeting's own: the store's host may be the one that is
+    lost, and then every question takes seconds.
+    """
 
     def __init__(self, told: Round, rank: int, fingerprint: str, *, trains: bool) -> None:
         """Begin to attend.
@@ -42,9 +48,11 @@ class Meeting:
         """
         self.told, self._rank, self._fingerprint = told, rank, fingerprint
         self._lock = threading.Lock()
-        self._trains, self._arrived = trains, False
+        self._trains, self._counted, self._arrived = trains, False, False
+        self._wish: bytes | None = None
         self._store: Store | None = None
         self._over = False
+        self._news = threading.Event()
         self.complete = threading.Event()  # all have arrived, or this one can wait no longer
         self.decided = threading.Event()
         self.go = False
@@ -55,17 +63,56 @@ class Meeting:
     @property
     def is_ready(self) -> bool:
         """Whether all members have arrived and nothing is decided yet."""
-        return self.complete.is_set() and not self.decided.is_set()
+        return self._rank >= 0 and self.complete.is_set() and not self.decided.is_set()
+
+    def stop_training(self) -> None:
+        """Take note that the group in which this worker trained is broken."""
+        self._trains = False
+        self._news.set()
+
+    def decide(self) -> bool:
+        """Say to go, or learn that somebody has decided; return whether to go.
+
+        Raises:
+            RuntimeError: the store cannot be reached.
+
+        """
+        self._wish = GO
+        self._news.set()
+        if not self.decided.wait(DECIDE_SECONDS) or self.error:
+            raise RuntimeError(f"the store of round {self.told.number} cannot be reached: {self.error or 'no answer'}")
+        return self.go
+
+    def withdraw(self) -> bool:
+        """Say not to go, unless somebody has decided; return whether to go after all.
+
+        Nobody goes with a worker that has not arrived. If the store does not answer, the others may go and will find
+        that their group does not form.
+        """
+        with self._lock:
+            if not self._arrived:
+                self._over = True
+                return False
+        self._wish = NO
+        self._news.set()
+        self.decided.wait(WITHDRAW_SECONDS)
+        return self.go
+
+    def leave(self, *, join: bool = False) -> None:
+        """Wait no longer; `join` sees the thread's end, without which the interpreter cannot end well."""
+        self._over = True
+        self._news.set()
+        if join:
+            self._thread.join()
 
     def _attend(self) -> None:
         try:
             self._store = self._connect()
-            if self._rank < 0:
-                return
-            self._compare()
-            self._arrive()
-            self._await("all")
-            self.complete.set()
+            if self._rank >= 0:
+                self._compare()
+                self._arrive()
+                self._await("all")
+                self.complete.set()
             self.go = self._await("decision") == GO
         except (RuntimeError, Mismatch) as error:
             self.error = error
@@ -102,9 +149,12 @@ class Meeting:
     def _arrive(self) -> None:
         assert self._store is not None
         with self._lock:
-            self._store.add("training", int(self._trains))
-            self._store.add("arrived", 1)
+            if self._over:
+                raise RuntimeError("the meeting was left")
             self._arrived = True
+        self._counted = self._trains
+        self._store.add("training", int(self._counted))
+        self._store.add("arrived", 1)
         self._look()
 
     def _look(self) -> None:
@@ -116,40 +166,18 @@ class Meeting:
         if self._store.add("training", 0) == 0:
             self._store.compare_set("decision", "", GO.decode())
 
-    def stop_training(self) -> None:
-        """Take note that the group in which this worker trained is broken."""
-        with self._lock:
-            if not self._trains:
-                return
-            self._trains = False
-            if not self._arrived or self._store is None:
-                return
-            self._store.add("training", -1)
-        self._look()
-
-    def decide(self, *, go: bool) -> bool:
-        """Give the last word, or learn that somebody has given it; return whether to go.
-
-        Raises:
-            RuntimeError: the store cannot be reached.
-
-        """
-        if self._store is None:
-            self.complete.wait(CONNECT_SECONDS)
-        if self._store is None:
-            raise RuntimeError(f"the store of round {self.told.number} cannot be reached: {self.error}")
-        return bytes(self._store.compare_set("decision", "", (GO if go else NO).decode())) == GO
-
-    def leave(self, *, join: bool = False) -> None:
-        """Wait no longer; `join` sees the thread's end, without which the interpreter cannot end well."""
-        self._over = True
-        if join:
-            self._thread.join()
-
     def _await(self, key: str) -> bytes:
         assert self._store is not None
         while not self._store.check([key]):
             if self._over:
                 raise RuntimeError("the meeting was left")
-            time.sleep(LOOK_SECONDS)
+            if self._wish:
+                self._store.compare_set("decision", "", self._wish.decode())
+                self._wish = None
+            if self._counted and not self._trains:
+                self._counted = False
+                self._store.add("training", -1)
+                self._look()
+            self._news.wait(LOOK_SECONDS)
+            self._news.clear()
         return bytes(self._store.get(key))

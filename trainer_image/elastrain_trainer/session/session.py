@@ -222,7 +222,7 @@ class Session:
         if told is None:
             sys.exit(0)  # its members have all arrived, and this worker is none of them
         meeting = self._attend(told, trains=True)
-        if not meeting.decide(go=True):
+        if not meeting.decide():
             return
         kept = self._leave_group()
         if told.leaves:
@@ -317,10 +317,7 @@ class Session:
             if self._terminated:
                 sys.exit(0)
             if self._channel.newest() > meeting.told.number:
-                try:
-                    return meeting.decide(go=False)
-                except RuntimeError:
-                    return False
+                return meeting.withdraw()
         if meeting.error:
             if not isinstance(meeting.error, RuntimeError):
                 raise meeting.error
