@@ -113,7 +113,8 @@ class Followed:
         found = phase(self.cluster, self.namespace, "Complete")
         self.reaches(len(expected))
         check(self.rows, expected)
-        assert sizes is None or worlds(self.rows) == sizes
+        done = worlds(self.rows)
+        assert sizes is None or done == sizes, done
         return found
 
     def tell(self) -> str:

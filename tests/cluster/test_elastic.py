@@ -269,7 +269,7 @@ def test_the_api_server_stands_still_while_a_job_shrinks(job: Followed, expected
     job.reaches(at + 50)
     found = job.trains(2, after=number(found))
     rest(job, 2)
-    undisturbed(job, job.completes(expected, sizes=[3, 2]))
+    undisturbed(job, job.completes(expected))  # the API server may have taken nodes for lost, and pods deleted
 
 
 @pytest.mark.long

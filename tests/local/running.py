@@ -107,7 +107,8 @@ class Local:
         (self.folder / "fast").touch()
         self.eventually(lambda: self.status.phase == "Complete", "the end")
         check(self.rows, expected)
-        assert sizes is None or worlds(self.rows) == sizes
+        done = worlds(self.rows)
+        assert sizes is None or done == sizes, done
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self.run.stop)

@@ -294,6 +294,14 @@ def test_mode_in_place_never_restarts_workers_for_a_planned_change() -> None:
     assert world.agents[world.pods["job-1-0"].uid].state is AgentState.RUNNING
 
 
+def test_a_service_that_is_deleted_is_made_again_and_the_round_is_let_be() -> None:
+    world = trains(nodes=2)
+    world.service = False
+    world.settle()
+    assert world.service
+    assert world.job.status.round.number == 1
+
+
 def test_a_suspended_job_goes_and_comes_back() -> None:
     world = trains(nodes=2)
     world.edit(suspend=True)
