@@ -6,7 +6,7 @@ booking of time in `goodput`, which asks what people were told.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from elastrain.api import Condition, ConditionType, Phase, Reason, RoundStatus, TrainJob, TrainJobStatus
@@ -50,12 +50,13 @@ _OBSTACLES = {
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """Whether a round trains, and why not; `nodes` is on how many it does."""
+    """Whether a round trains, and why not; `nodes` is on how many it does, `missing` why others are not there yet."""
 
     training: bool
     reason: Reason
     message: str
     nodes: int = 0
+    missing: str = ""
 
 
 def activity(job: TrainJob, status: TrainJobStatus, seats: Seats, diagnosis: Diagnosis, observed: Observed) -> Activity:
@@ -76,14 +77,15 @@ def activity(job: TrainJob, status: TrainJobStatus, seats: Seats, diagnosis: Dia
     current = status.round
     begun = current is not None and bool(current.members)
     fresh = begun and current is not None and not _on_record(job, current)
+    why = _obstacle(seats)
     if begun and current and (fresh or not diagnosis.broken or only_newcomers(current, diagnosis.pods)):
         doing = _training(job, current, observed, fresh=fresh)
         if doing:
-            return doing
+            refused = observed.refusal.message if observed.refusal else ""
+            return replace(doing, missing=why[1] if why else refused)
     missing = any(seat.pod is None for seat in seats.wanted)
     if observed.refusal and missing:
         return Activity(False, Reason(observed.refusal.reason), observed.refusal.message)
-    why = _obstacle(seats)
     if fresh or (begun and not diagnosis.broken):
         assert current is not None
         text = f"round {current.number} ({current.reason}) is forming"
@@ -180,6 +182,7 @@ def conditions(job: TrainJob, doing: Activity, end: End | None, now: datetime) -
     """
     wanted = job.spec.wanted_nodes
     few = doing.training and doing.nodes < wanted
+    few_text = f"training on {doing.nodes} of {wanted} nodes"
     suspended = doing.reason is Reason.SUSPENDED
     ended = (end.reason, end.message) if end else (Reason.NOT_FINISHED, "")
     running = doing.training and not end
@@ -194,7 +197,7 @@ def conditions(job: TrainJob, doing: Activity, end: End | None, now: datetime) -
             ConditionType.DEGRADED,
             few and not end,
             *(
-                (Reason.FEWER_NODES, f"training on {doing.nodes} of {wanted} nodes")
+                (Reason.FEWER_NODES, "; ".join(filter(None, [few_text, doing.missing])))
                 if few and not end
                 else (Reason.AS_WANTED, "")
             ),

@@ -325,6 +325,19 @@ def test_one_rank_that_exits_early_is_named() -> None:
     assert "job-1-0 ended with exit code 0 while" in world.job.status.last_failure.message
 
 
+def test_a_job_on_fewer_nodes_tells_why() -> None:
+    world = World.of(nodes=3, minNodes=2, scaling={"settleSeconds": 0})
+    world.look()
+    world.pods["job-2-0"] = replace(world.pods["job-2-0"], obstacle=Obstacle("Unschedulable", "Insufficient cpu"))
+    for _ in range(3):
+        for name in ("job-0-0", "job-1-0"):
+            world.run_pod(name)
+            world.poll(name)
+        world.look()
+    degraded = next(c for c in world.job.status.conditions if c.type == "Degraded")
+    assert degraded.message == "training on 2 of 3 nodes; pod job-2-0: Unschedulable: Insufficient cpu"
+
+
 def test_an_agent_that_was_killed_from_outside_spends_no_budget() -> None:
     world = started(nodes=2, failurePolicy={"maxFailures": 0})
     world.end_pod("job-1-0", 137)
