@@ -50,7 +50,7 @@ types: setup  ## mypy, strict
 	$(BIN)/mypy
 
 unit: setup  ## fast tests, no cluster
-	$(BIN)/pytest tests/unit tests/property tests/faults tests/agent
+	$(BIN)/pytest tests/unit tests/property tests/faults tests/agent tests/local
 
 chart: setup  ## the chart, linted and rendered
 	$(BIN)/pytest tests/chart

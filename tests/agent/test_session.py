@@ -6,7 +6,7 @@ import os
 import signal
 
 import pytest
-from tests.agent.conftest import JOB, Job
+from tests.agent.conftest import Job
 from tests.agent.test_agent import children
 from tests.learning import LINE, SCRIPT, check, lines, static, worlds
 
@@ -57,49 +57,6 @@ def learned_the_same(job: Job, expected: dict[int, tuple[float, int, float]], *,
     found = lines(*(pod.log for pod in job.pods.values()))
     check(found, expected)
     assert worlds(found) == sizes
-
-
-def test_growing_and_shrinking_in_place(job: Job, expected: dict[int, tuple[float, int, float]]) -> None:
-    start(job, 0)
-    number = job.round(PODS[0])
-    formed(job, number, PODS[0])
-    start(job, 1)
-    number = job.round(*PODS[:2], continuing=PODS[:1])
-    formed(job, number, *PODS[:2])
-    start(job, 2, 3)
-    number = job.round(*PODS, continuing=PODS[:2])
-    formed(job, number, *PODS)
-    # The first leaves, so that another hosts what it did.
-    number = job.round(*PODS[1:], continuing=PODS[1:], leavers=PODS[:1])
-    formed(job, number, *PODS[1:])
-    assert job.pods[PODS[0]].exits() == 0
-    assert job.pods[PODS[0]].last_word["outcome"] == "left"
-    ends(job, number, *PODS[1:])
-    learned_the_same(job, expected, sizes=[1, 2, 4, 3])
-    progress = job.coordinator.progress(JOB)
-    assert progress is not None
-    assert (progress.round, progress.step) == (number, STEPS)
-
-
-@pytest.mark.parametrize("victim", [0, 1])
-def test_the_loss_of_a_member_costs_no_step(
-    job: Job, expected: dict[int, tuple[float, int, float]], victim: int
-) -> None:
-    start(job, 0, 1, 2)
-    number = job.round(*PODS[:3])
-    formed(job, number, *PODS[:3])
-    reaches(job, 5)
-    survivors = tuple(name for name in PODS[:3] if name != PODS[victim])
-    for pid in children(job.pods[PODS[victim]].process.pid):
-        os.kill(pid, signal.SIGKILL)
-    job.waits_for(PODS[victim], {"failed"}, number)
-    number = job.round(*survivors, continuing=survivors)
-    formed(job, number, *survivors)
-    reaches(job, 15)
-    number = job.round(*survivors, PODS[victim], continuing=survivors)
-    formed(job, number, *PODS[:3])
-    ends(job, number, *PODS[:3])
-    learned_the_same(job, expected, sizes=[3, 2, 3])
 
 
 def test_a_member_that_stands_still_is_cut_off(job: Job, expected: dict[int, tuple[float, int, float]]) -> None:

@@ -135,6 +135,7 @@ def test_members_are_lost_and_come_back(job: Followed, expected: Rows) -> None:
     assert last["failures"]["counted"] == 1
 
 
+@pytest.mark.long
 def test_the_operator_dies_while_newcomers_are_on_their_way(job: Followed, expected: Rows) -> None:
     job.submit(STEPS, nodes=2)
     found = job.trains(2)
