@@ -26,7 +26,7 @@ class Followed:
 
     def __init__(self, cluster: Target, namespace: str) -> None:
         self.cluster, self.namespace = cluster, namespace
-        self.said: dict[str, list[str]] = {}
+        self.said: dict[str, list[str]] = {}  # lines by pod uid: a name may be given again
         self._processes: list[subprocess.Popen[str]] = []
         self._threads: list[threading.Thread] = []
         self._over = threading.Event()
@@ -143,12 +143,12 @@ class Followed:
             except BenchError:  # the API server is away
                 continue
             for pod in found:
-                name = pod["metadata"]["name"]
-                if name not in self.said and pod["status"]["phase"] != "Pending":
-                    self.said[name] = []
-                    self._begin(self._follow, name)
+                name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
+                if uid not in self.said and pod["status"]["phase"] != "Pending":
+                    self.said[uid] = []
+                    self._begin(self._follow, name, uid)
 
-    def _follow(self, name: str) -> None:
+    def _follow(self, name: str, uid: str) -> None:
         """Keep what a pod says; a stream that breaks is begun again, from the first line."""
         while not self._over.is_set():
             argv = ("kubectl", "logs", "-f", "-n", self.namespace, name, "-c", "trainer")
@@ -157,15 +157,15 @@ class Followed:
             assert process.stdout is not None
             with process.stdout as stream:
                 for line in stream:
-                    self.said[name].append(line.rstrip())
+                    self.said[uid].append(line.rstrip())
             if process.wait() == 0:
                 return
-            if self._over.wait(0.5) or not self._is_there(name):
+            if self._over.wait(0.5) or not self._is_there(uid):
                 return
 
-    def _is_there(self, name: str) -> bool:
+    def _is_there(self, uid: str) -> bool:
         try:
-            return any(pod["metadata"]["name"] == name for pod in self.pods)
+            return any(pod["metadata"]["uid"] == uid for pod in self.pods)
         except BenchError:  # the API server is away
             return True
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from tests.cluster.bench import tools
 from tests.cluster.bench.layout import BenchError
 from tests.cluster.bench.node import Node
 from tests.cluster.bench.process import pid_of
@@ -34,6 +35,11 @@ for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
             os.kill(pid, signal.SIGKILL)
     except OSError:
         pass
+"""
+LATE = """
+import os, time
+while "job-2-0" in os.uname()[1] and not os.path.exists("/dev/shm/come"):
+    time.sleep(1)
 """
 KILL_AGENT = """
 for p in /proc/[0-9]*; do
@@ -279,9 +285,9 @@ def test_a_newcomer_whose_image_is_missing_disturbs_nobody(job: Followed, expect
     found = job.trains(2)
     used = {place(job, pod) for pod in found["round"]["members"]}
     (free,) = {"node1", "node2", "node3"} - used
-    image = job.cluster.trainer_image
-    nodes(free).execute("ctr", "-n", "k8s.io", "images", "tag", image, "localhost/kept:1")
-    nodes(free).execute("ctr", "-n", "k8s.io", "images", "rm", image)
+    image, ctr = job.cluster.trainer_image, str(tools.folder() / "ctr")
+    nodes(free).execute(ctr, "-n", "k8s.io", "images", "tag", image, "localhost/kept:1")
+    nodes(free).execute(ctr, "-n", "k8s.io", "images", "rm", image)
     try:
         job.scale(3)
 
@@ -294,14 +300,14 @@ def test_a_newcomer_whose_image_is_missing_disturbs_nobody(job: Followed, expect
         assert job.status["round"]["number"] == number(found)
         assert job.status["phase"] == "Running"
     finally:
-        nodes(free).execute("ctr", "-n", "k8s.io", "images", "tag", "localhost/kept:1", image)
+        nodes(free).execute(ctr, "-n", "k8s.io", "images", "tag", "localhost/kept:1", image)
     job.trains(3, after=number(found))
     undisturbed(job, job.completes(expected, sizes=[2, 3]))
 
 
 @pytest.mark.long
 def test_a_newcomer_that_never_comes_in_is_left_out(job: Followed, expected: Rows) -> None:
-    job.submit(STEPS, nodes=2, before='import os, time\nif "job-2-0" in os.uname()[1]: time.sleep(100000)\n')
+    job.submit(STEPS, nodes=2, before=LATE)
     found = job.trains(2)
     job.scale(3)
 
@@ -311,7 +317,7 @@ def test_a_newcomer_that_never_comes_in_is_left_out(job: Followed, expected: Row
     job.cluster.eventually(late, "the newcomer to be given up", 200)
     job.reaches(job.step + 20)
     assert "job-2-0" not in job.status["round"]["members"]
-    delete(job, "job-2-0", grace=0)
+    job.execute("job-2-0", "touch", "/dev/shm/come")
     job.trains(3, after=number(found) + 2)
     undisturbed(job, job.completes(expected, sizes=[2, 3]))
 
