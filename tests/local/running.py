@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from elastrain.local import Run
 from elastrain.planning import Agent, EmitEvent
 
 T = TypeVar("T")
+STEP = re.compile(r"\bstep (\d+) ")
 Rows = dict[int, tuple[float, int, float]]
 
 
@@ -82,8 +84,8 @@ class Local:
             return current.number if there and current and found.phase == "Running" else None
 
         number = self.eventually(look, f"{nodes} nodes to train after round {after}", seconds)
-        step = max(self.rows, default=0)
-        self.eventually(lambda: max(self.rows, default=0) > step + 2, "more steps")
+        step = self.step
+        self.eventually(lambda: self.step > step + 2, "more steps")
         return number
 
     def eventually(self, look: Callable[[], T | None], what: str, seconds: float = 120) -> T:
@@ -93,11 +95,16 @@ class Local:
             if found:
                 return found
             time.sleep(0.02)
-        raise AssertionError(f"waited in vain for {what}; {self.status}\n{self.logs[-8000:]}")
+        raise AssertionError(f"waited in vain for {what}; {self.status}\n{self.logs[-2000:]}")
 
     @property
     def logs(self) -> str:
         return "\n".join(path.read_text(errors="replace") for path in sorted(self.folder.glob("run/*/log")))
+
+    @property
+    def step(self) -> int:
+        """The newest step that anybody told of."""
+        return max(map(int, STEP.findall(self.logs)), default=0)
 
     @property
     def rows(self) -> Rows:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 
 import psutil
@@ -72,12 +73,12 @@ class Nodes:
         return next((node for node in self if secrets.compare_digest(node.token, token)), None)
 
     def start(
-        self, name: str, index: int, attempt: int, digest: str, argv: list[str], variables: Mapping[str, str]
+        self, folder: Path, index: int, attempt: int, digest: str, argv: list[str], variables: Mapping[str, str]
     ) -> Node:
         """Start a pod's agent.
 
         Args:
-            name: of the pod.
+            folder: of `make_folder`.
             index: of the node.
             attempt: how many pods there were before at this index.
             digest: of the template that it is made from.
@@ -85,8 +86,7 @@ class Nodes:
             variables: its environment, on top of this process's.
 
         """
-        folder = self._folder / name
-        folder.mkdir(parents=True)
+        name = folder.name.split(".")[0]
         token = secrets.token_urlsafe(24)
         (folder / "token").touch(mode=0o600)
         (folder / "token").write_text(token)
@@ -116,9 +116,14 @@ class Nodes:
         self._by_name[name] = node = Node(pod, token, folder, process)
         return node
 
-    def folder_of(self, name: str) -> Path:
-        """Return the folder of a pod, made by `start`."""
-        return self._folder / name
+    def make_folder(self, name: str) -> Path:
+        """Make the folder of a new pod: NAME, or NAME.2 and so on where a former one had that name."""
+        for number in count(1):
+            folder = self._folder / (name if number == 1 else f"{name}.{number}")
+            with suppress(FileExistsError):
+                folder.mkdir(parents=True)
+                break
+        return folder
 
     def delete(self, name: str, until: datetime) -> None:
         """Ask a pod to end; it is gone when it has."""

@@ -212,10 +212,10 @@ class Run:
                 raise AssertionError(action)
 
     def _start(self, index: int, attempt: int) -> None:
-        name = f"{self.job.metadata.name}-{index}-{attempt}"
+        folder = self.nodes.make_folder(f"{self.job.metadata.name}-{index}-{attempt}")
         trainer = next(c for c in self.job.spec.template.spec.containers if c.name == "trainer")
         own = {variable.name: str((variable.model_extra or {}).get("value") or "") for variable in trainer.env or ()}
-        fixed = environment(self.job, index, url=self._url, credentials=str(self.nodes.folder_of(name)))
+        fixed = environment(self.job, index, url=self._url, credentials=str(folder))
         argv = list((trainer.model_extra or {}).get("args") or ())
-        log.info("starting %s: %s", name, " ".join([sys.executable, *argv]))
-        self.nodes.start(name, index, attempt, self._digest, argv, {**fixed, **self._variables, **own})
+        log.info("starting %s: %s", folder.name, " ".join([sys.executable, *argv]))
+        self.nodes.start(folder, index, attempt, self._digest, argv, {**fixed, **self._variables, **own})
